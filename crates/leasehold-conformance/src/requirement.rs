@@ -69,7 +69,7 @@ pub const INSPECTION: Requirement = Requirement {
     }),
 };
 
-/// Eviction of claims.
+/// Force release of claims.
 pub const FORCE_RELEASE: Requirement = Requirement {
     capability: "force release",
     is_met: |can| can.force_release,

@@ -1,11 +1,11 @@
-//! What leasehold's own crates use of the inside. They reach it through the crate
-//! `leasehold-internals`, which has no stable interface.
+//! The private parts of this crate that leasehold's own crates use. They reach them through the
+//! crate `leasehold-internals`, whose interface is not stable.
 
-/// The pure decisions.
+/// The decisions of the protocols, without I/O.
 pub mod logic {
     pub use crate::logic::*;
 }
-/// Metrics that may be switched off.
+/// The receiver of metrics, and the one to which a [`Locks`](crate::Locks) reports.
 pub mod metrics {
     pub use crate::metrics::{Metrics, OptionalMetrics};
 
@@ -14,7 +14,7 @@ pub mod metrics {
         &locks.shared.manager.metrics
     }
 }
-/// Random bits and delays.
+/// Random bits and claim ids.
 pub mod random {
     pub use crate::random::*;
 }
@@ -23,7 +23,7 @@ pub mod random {
 pub mod file {
     pub use crate::engine::file::{config, folder};
 }
-/// Connections to Redis, and the keys and scripts there.
+/// Connections to Redis, and the keys and scripts that the engine uses there.
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use crate::engine::redis::{config, connect, error, link, nodes, wire};
@@ -33,12 +33,12 @@ pub mod redis {
 pub mod redlock {
     pub use crate::engine::redlock::config;
 }
-/// Connections to databases, and the tables there.
+/// Connections to PostgreSQL and MySQL, and the tables that the engine uses there.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql {
     pub use crate::engine::sql::{Dialect, config, connection, ddl, error, lease, session_locks};
 }
-/// Sessions of ZooKeeper, and the nodes there.
+/// Sessions of ZooKeeper, and the nodes that the engine uses there.
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper {
     pub use crate::engine::zookeeper::{MIN_TTL, config, error, session, wire};

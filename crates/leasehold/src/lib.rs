@@ -18,22 +18,22 @@
 //!
 //! # Modules and types
 //! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
-//!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`] (from
-//!   [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
+//!   [`RwLock`], [`Semaphore`], [`MultiLock`] and [`Election`]. Acquiring one gives a [`Guard`]
+//!   (from [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
 //! - [`blocking`] has the same API without async.
 //! - [`Records`] are small texts that an engine stores beside its locks.
 //! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
-//!   row by its version column, without a lock. [`database`] has the connection types that both
-//!   use.
+//!   row by its version column, without a lock. [`database`] has the connection types of both.
 //! - [`metrics`] collects metrics.
-//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time source.
+//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time
+//!   source.
 //!
-//! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the fleet.
-//! `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines a
-//! deployment.
+//! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the
+//! fleet. `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines
+//! a deployment.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The protocols of the engines refer to the decisions that they apply.
+// The documentation of the engines links to the private decisions that they apply.
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod api;
@@ -69,7 +69,7 @@ pub use self::types::{
     Token,
 };
 
-/// Compiles the code blocks in the documents.
+/// Compiles the code blocks of the README and of `docs/` as tests.
 #[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]
 mod documents {
     #[doc = include_str!("../README.md")]

@@ -1,4 +1,4 @@
-//! The known engines, and how a URL selects one.
+//! The engines that this version knows, and how a URL selects one.
 
 use std::sync::Arc;
 
@@ -8,61 +8,75 @@ use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, EngineUrl};
 use crate::types::{Error, ErrorKind, Result};
 
-/// An engine that this version knows.
+/// An engine that this version knows, with an example of its URL.
+///
+/// ```
+/// for engine in leasehold::registry::entries() {
+///     println!("{}: {} ({})", engine.scheme, engine.summary, engine.example);
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineEntry {
-    /// The URL's scheme.
+    /// The scheme of its URLs.
     pub scheme: &'static str,
-    /// The cargo feature that enables it.
+    /// The cargo feature that puts the engine into a build.
     pub feature: &'static str,
     /// An example of its URL.
     pub example: &'static str,
-    /// A short description.
+    /// Which clients share its locks, and where the locks are stored, in a few words.
     pub summary: &'static str,
     /// The engine's capabilities; `None` if its feature is off in this build, or if it does not run
     /// on this system: `file:` needs Linux.
     pub capabilities: Option<Capabilities>,
-    /// The techniques with which it can keep its locks, the default first, if the URL's
-    /// `technique=` selects one; empty if there is only one.
+    /// The techniques between which the URL's `technique=` selects, the default first. Empty if the
+    /// engine has only one, or if its feature is off in this build.
     pub techniques: Vec<Technique>,
 }
 
-/// A technique with which an engine can keep its locks.
+/// A technique with which an engine can keep its locks: the databases have several.
+///
+/// ```
+/// for engine in leasehold::registry::entries() {
+///     for technique in &engine.techniques {
+///         println!("{}://…?technique={}: {}", engine.scheme, technique.name, technique.summary);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Technique {
     /// The value of the URL's `technique=`.
     pub name: &'static str,
-    /// A short description.
+    /// How the technique keeps a lock, in a few words.
     pub summary: &'static str,
     /// What the engine can do with this technique.
     pub capabilities: Capabilities,
 }
 
-/// The techniques of a database engine.
+/// The techniques of a database engine: the capabilities of each, and the summary of the last one.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn techniques(
     row: Capabilities,
     for_update: Capabilities,
     session: Capabilities,
-    named_lock: &'static str,
+    session_summary: &'static str,
 ) -> Vec<Technique> {
     vec![
         Technique { name: "row", summary: "a row of a lease table; the default", capabilities: row },
         Technique { name: "for-update", summary: "a row lock in an open transaction", capabilities: for_update },
-        Technique { name: "session", summary: named_lock, capabilities: session },
+        Technique { name: "session", summary: session_summary, capabilities: session },
     ]
 }
 
-/// The entry of an engine behind a cargo feature.
+/// The entry of an engine: its module, cargo feature, scheme, example of a URL, and summary.
 macro_rules! entry {
-    ($engine:ident, $feature:literal, $scheme:literal, $example:literal, $about:literal) => {
+    ($engine:ident, $feature:literal, $scheme:literal, $example:literal, $summary:literal) => {
         EngineEntry {
             scheme: $scheme,
             feature: $feature,
             example: $example,
-            summary: $about,
+            summary: $summary,
             #[cfg(feature = $feature)]
             capabilities: Some(crate::engine::$engine::CAPABILITIES),
             #[cfg(not(feature = $feature))]
@@ -140,7 +154,8 @@ pub fn entries() -> Vec<EngineEntry> {
     ]
 }
 
-/// Opens the engine at a URL, to wrap it or to use it without [`Locks`](crate::Locks).
+/// Opens the engine at a URL, with one attempt. For programs that wrap an engine, or use it without
+/// [`Locks`](crate::Locks).
 ///
 /// # Errors
 /// As [`Locks::open`](crate::Locks::open).
@@ -153,6 +168,7 @@ pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn 
     })
 }
 
+/// Opens the engine that has the URL's scheme.
 async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = url.read_password_files()?;
     match url.scheme.as_str() {
@@ -177,7 +193,8 @@ async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     }
 }
 
-/// The error for a scheme that no engine of this build has.
+/// The error for a scheme that no engine of this build has: it names the cargo feature to turn on,
+/// or the schemes that exist.
 pub fn unknown_scheme(scheme: &str) -> Error {
     let entries = entries();
     if scheme == "file" && cfg!(not(target_os = "linux")) {

@@ -1,9 +1,9 @@
-//! Runs in virtual time, each determined by its seed: thousands of them take seconds. For tests
-//! only.
+//! Simulations in virtual time, for tests: a seed determines each run, and thousands of runs take
+//! seconds.
 //!
-//! `LEASEHOLD_SEED=7` does only this run and shows it event by event; `LEASEHOLD_SEEDS=100000` does
-//! this many runs.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests: what fails here is the finding")]
+//! `LEASEHOLD_SEED=7` does only the run with this seed and prints its log; `LEASEHOLD_SEEDS=100000`
+//! does this many runs.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a panic fails the test that uses this")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::random::seeded;
 
-/// Randomness determined by a seed.
+/// A generator of random numbers, determined by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -20,56 +20,64 @@ impl Rng {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5DEE_CE66)
     }
 
-    /// A number from `from` up to, but excluding, `to`; `from` if there is none.
+    /// A number from `from` up to, but excluding, `to`; `from` if `to` is not above it.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
         from + seeded::next_u64(&mut self.0) % to.saturating_sub(from).max(1)
     }
 
-    /// Whether an event happens that has this probability, in thousandths.
-    pub(crate) fn happens(&mut self, in_a_thousand: u64) -> bool {
-        self.between(0, 1000) < in_a_thousand
+    /// `true` with this probability, in thousandths.
+    pub(crate) fn happens(&mut self, per_mille: u64) -> bool {
+        self.between(0, 1000) < per_mille
     }
 
-    /// A time below `max`.
+    /// A duration below `max`.
     pub(crate) fn duration(&mut self, max: Duration) -> Duration {
         Duration::from_micros(self.between(0, max.as_micros() as u64))
     }
 
-    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.between(0, all.len() as u64) as usize]
+    /// One of these items, each with the same probability.
+    pub(crate) fn choose<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.between(0, items.len() as u64) as usize]
     }
 }
 
-/// The result of a run: counted events, and breaches of the guarantees.
+/// The result of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
+    /// How often each kind of event happened, by its label.
     pub(crate) counts: BTreeMap<&'static str, u64>,
+    /// A description of each violated guarantee.
     pub(crate) violations: Vec<String>,
+    /// The events, one per line; empty unless the run was requested by its seed.
     pub(crate) log: Vec<String>,
 }
 
 impl Report {
+    /// Counts an event with this label.
     pub(crate) fn count(&mut self, label: &'static str) {
         *self.counts.entry(label).or_default() += 1;
     }
 }
 
-/// Runs one simulation, in a new runtime with paused time and with randomness from the seed alone.
-pub(crate) fn run_seed<T>(seed: u64, world: impl Future<Output = T>) -> T {
+/// Runs one simulation in a new runtime with paused time; all random bits of the library follow
+/// from the seed.
+pub(crate) fn run_seed<T>(seed: u64, simulation: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     seeded::set_seed(Some(seed));
-    let outcome = runtime.expect("a runtime").block_on(world);
+    let outcome = runtime.expect("a runtime").block_on(simulation);
     seeded::set_seed(None);
     outcome
 }
 
-/// Does many runs on two threads, or only the requested one. No run may have a breach. Together
-/// they must have counted enough of each event that a breach would show.
+/// Does the runs with the seeds 0 to `seeds` on two threads, or only the run that `LEASEHOLD_SEED`
+/// requests. Panics if a run violates a guarantee, or if all runs together count an event of
+/// `min_counts` less often than required: a violation might then not show. `run_one` gets the seed,
+/// and whether to keep a log. Returns the counts of all runs.
 pub(crate) fn run_many_seeds(
     test: &str,
     seeds: u64,
     run_one: impl Fn(u64, bool) -> Report + Sync,
-    enough: &[(&'static str, u64)],
+    min_counts: &[(&'static str, u64)],
 ) -> BTreeMap<&'static str, u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(seed) = number("LEASEHOLD_SEED") {
@@ -78,8 +86,8 @@ pub(crate) fn run_many_seeds(
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         return report.counts;
     }
-    let asked = number("LEASEHOLD_SEEDS");
-    let seeds = asked.unwrap_or(seeds);
+    let requested_seeds = number("LEASEHOLD_SEEDS");
+    let seeds = requested_seeds.unwrap_or(seeds);
     let next = AtomicU64::new(0);
     let work = || {
         let mut reports = Vec::new();
@@ -105,18 +113,21 @@ pub(crate) fn run_many_seeds(
         }
     }
     println!("{test}: {seeds} runs, {counts:?}");
-    let bad: Vec<_> = reports.iter().filter(|(_, report)| !report.violations.is_empty()).collect();
-    if let Some((seed, report)) = bad.first() {
+    let failed: Vec<_> = reports.iter().filter(|(_, report)| !report.violations.is_empty()).collect();
+    if let Some((seed, report)) = failed.first() {
         let shown = &report.violations[..report.violations.len().min(3)];
         panic!(
-            "{} of {seeds} runs broke a promise; the first, to be seen with\n\
+            "{} of {seeds} runs violated a guarantee; show the first of them with\n\
              LEASEHOLD_SEED={seed} cargo test -p leasehold --all-features --lib {test} -- --nocapture\n{shown:#?}",
-            bad.len()
+            failed.len()
         );
     }
-    for (label, min) in enough {
+    for (label, min) in min_counts {
         let found = counts.get(label).copied().unwrap_or_default();
-        assert!(asked.is_some() || found >= *min, "it would show: {found} of {label}, and {min} are wanted");
+        assert!(
+            requested_seeds.is_some() || found >= *min,
+            "{found} events `{label}`, and at least {min} are needed to show a violation"
+        );
     }
     counts
 }

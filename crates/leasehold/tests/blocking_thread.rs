@@ -1,5 +1,5 @@
-//! The background thread of blocking locks ends with its last user. This test is alone in its
-//! process, so that threads can be counted.
+//! The background thread of blocking locks ends with the last of their users. This test is alone in
+//! its process, so that it can count the library's threads.
 #![cfg(all(feature = "memory", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::blocking::Locks;
 use leasehold::clock::Clock;
 
-/// Only a failing test waits this long.
+/// How long a test waits for an event. Only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A TTL that outlasts the test.
@@ -25,6 +25,7 @@ fn thread_count() -> usize {
     names.filter(|name| name.trim_end() == "leasehold").count()
 }
 
+/// Waits until the library has this many threads; `when` is for the message of a failure.
 fn wait_for_thread_count(count: usize, when: &str) {
     let clock = Clock::system();
     let start = clock.now();
@@ -50,7 +51,7 @@ fn one_thread_per_locks_which_ends_with_the_last_user() {
     wait_for_thread_count(2, "while guards are held");
     drop(guards);
     wait_for_thread_count(1, "after the last guard");
-    assert!(other.list("").unwrap().is_empty(), "what was dropped was given back before the thread ended");
+    assert!(other.list("").unwrap().is_empty(), "the thread released the dropped guards before it ended");
     let observer = other.election("boss").observe().unwrap();
     drop(other);
     wait_for_thread_count(1, "while an observer is left");

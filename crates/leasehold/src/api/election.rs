@@ -8,21 +8,41 @@ use crate::engine::LostReason;
 use crate::logic::lease as rules;
 use crate::types::{Holder, LockName, Mode, Result, Token};
 
-/// An election. Made by [`Locks::election`]. It is a mutex whose holder is the leader.
-#[derive(Clone)]
+/// An election: a mutex whose holder is the leader. Made by [`Locks::election`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let election = locks.election("scheduler").describe("10.0.0.1:8080");
+/// let leadership = election.campaign().await?;                 // waits until elected
+/// let leader = election.leader().await?.expect("a leader");    // any client can ask
+/// assert_eq!((&*leader.holder.description, leader.token), ("10.0.0.1:8080", leadership.token()));
+/// leadership.resign().await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
 pub struct Election {
     locks: Locks,
     request: Request,
 }
 
-/// The current leader.
+/// The leader of an election, as [`Election::leader`] and [`Observer::next`] report it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// if let Some(leader) = locks.election("scheduler").leader().await? {
+///     println!("{} leads, term {}", leader.holder.host, leader.token);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
     /// The leading process, with the text that the leader passed to `describe`: an address, for
     /// example.
     pub holder: Holder,
-    /// The term: it rises with every leader.
+    /// The term, which is the grant's fencing token: it rises with every leader.
     pub token: Token,
 }
 
@@ -33,7 +53,7 @@ impl Election {
         Self { locks, request }
     }
 
-    /// Waits until elected.
+    /// Waits until this process is elected. The [options](Self::timeout) limit the wait.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -52,7 +72,7 @@ impl Election {
         Ok(self.request.try_acquire(Mode::Exclusive).await?.map(Leadership))
     }
 
-    /// The current leader.
+    /// The current leader; `None` if there is none.
     ///
     /// # Errors
     /// `Unsupported` if the engine has no inspection, or an error from the engine.
@@ -60,27 +80,40 @@ impl Election {
         Ok(leader(self.locks.inspect(self.request.name()?).await?))
     }
 
-    /// Observes the leader from now on.
+    /// An observer, which waits for changes of the leader.
     ///
     /// # Errors
     /// `InvalidName`; `Unsupported` if the engine has no inspection.
     pub fn observe(&self) -> Result<Observer> {
         self.locks.shared.require(self.locks.capabilities().inspection, "inspection")?;
-        Ok(Observer { locks: self.locks.clone(), name: self.request.name()?, seen: None })
+        Ok(Observer { locks: self.locks.clone(), name: self.request.name()?, last_reported: None })
     }
 }
 
+/// The lock's first holder, as the leader; `None` if the lock has no holder.
 fn leader(view: LockView) -> Option<Leader> {
     let first = view.holders.into_iter().next()?;
     Some(Leader { holder: first.holder, token: first.token? })
 }
 
-/// Observes the leader of an election.
+/// Observes the leader of an election. Made by [`Election::observe`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let election = locks.election("scheduler");
+/// let mut observer = election.observe()?;
+/// assert!(observer.next().await?.is_none());                   // no leader yet
+/// let leadership = election.campaign().await?;
+/// assert_eq!(observer.next().await?.map(|leader| leader.token), Some(leadership.token()));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Observer {
     locks: Locks,
     name: LockName,
-    seen: Option<Option<Leader>>,
+    /// What [`next`](Self::next) returned last; `None`: it has not returned yet.
+    last_reported: Option<Option<Leader>>,
 }
 
 impl Observer {
@@ -93,11 +126,11 @@ impl Observer {
     /// # Cancellation safety
     /// May be dropped and called again; no change is missed.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
-        if self.seen.is_none() {
+        if self.last_reported.is_none() {
             // The first call returns without waiting for a change.
-            let now = leader(self.locks.inspect(&self.name).await?);
-            self.seen = Some(now.clone());
-            return Ok(now);
+            let current = leader(self.locks.inspect(&self.name).await?);
+            self.last_reported = Some(current.clone());
+            return Ok(current);
         }
         loop {
             let engine = &self.locks.shared.manager.engine;
@@ -105,22 +138,34 @@ impl Observer {
             // Watch first, then inspect, so that no change is missed in between.
             let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), poll_timeout).await?;
             let view = self.locks.inspect(&self.name).await?;
-            let ends = view.holders.iter().map(|holder| holder.remaining).min();
-            let now = leader(view);
-            if self.seen.as_ref() != Some(&now) {
-                self.seen = Some(now.clone());
-                return Ok(now);
+            let lease_end = view.holders.iter().map(|holder| holder.remaining).min();
+            let current = leader(view);
+            if self.last_reported.as_ref() != Some(&current) {
+                self.last_reported = Some(current.clone());
+                return Ok(current);
             }
-            let bound = self.locks.clock().now().saturating_add(ends.unwrap_or(poll_timeout).min(poll_timeout));
+            // A lease may end without a notification.
+            let recheck_at =
+                self.locks.clock().now().saturating_add(lease_end.unwrap_or(poll_timeout).min(poll_timeout));
             tokio::select! {
                 changed = changed => changed?,
-                () = self.locks.clock().sleep_until(bound) => {}
+                () = self.locks.clock().sleep_until(recheck_at) => {}
             }
         }
     }
 }
 
-/// A won election: a guard of the leadership. Dropping it resigns.
+/// A won election: the guard of the leadership. Dropping it resigns.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let leadership = locks.election("scheduler").campaign().await?;
+/// let answer = leadership.guard().protect(async { 42 }).await?;   // dropped if the leadership is lost
+/// assert!(leadership.is_leader() && answer == 42);
+/// leadership.resign().await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[must_use = "dropping it resigns"]
 #[derive(Debug)]
 pub struct Leadership(Guard);
@@ -131,12 +176,13 @@ impl Leadership {
         self.0.token()
     }
 
-    /// Whether this process leads right now, as [`Guard::is_held`].
+    /// Whether this process leads right now. Reads the clock on each call, as [`Guard::is_held`].
     pub fn is_leader(&self) -> bool {
         self.0.is_held()
     }
 
-    /// Waits until the leadership is lost.
+    /// Waits until the leadership is lost, and returns the reason. Does not complete while this
+    /// process leads.
     pub async fn lost(&self) -> LostReason {
         self.0.lost().await
     }
@@ -147,7 +193,7 @@ impl Leadership {
         self.0.release_requested().await;
     }
 
-    /// Steps down.
+    /// Gives up the leadership, and returns whether this process led until now.
     ///
     /// # Errors
     /// As [`Guard::release`].

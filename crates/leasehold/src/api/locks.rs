@@ -1,4 +1,4 @@
-//! The entry point: an engine, its keeper, and the primitives on top of them.
+//! The entry point of the library: opens an engine, starts its keeper, and makes the primitives.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,14 +36,37 @@ pub struct Locks {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Options for opening [`Locks`].
+/// Options for opening [`Locks`]. Made by [`Locks::builder`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use leasehold::Locks;
+///
+/// let locks = Locks::builder().ttl(Duration::from_secs(10)).open("memory:").await?;
+/// assert_eq!(locks.ttl(), Duration::from_secs(10));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Default)]
 pub struct Builder {
     clock: Clock,
+    /// `None`: [`DEFAULT_TTL`].
     ttl: Option<Duration>,
     metrics: Option<Arc<dyn Metrics>>,
+    /// `None`: this process.
     holder: Option<Holder>,
     connect_options: ConnectOptions,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("clock", &self.clock)
+            .field("ttl", &self.ttl)
+            .field("holder", &self.holder)
+            .field("connect_options", &self.connect_options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Builder {
@@ -54,7 +77,7 @@ impl Builder {
         self
     }
 
-    /// Replaces the clock, for tests. Engines that keep time in this process use it, too.
+    /// Replaces the system's clock, for tests. `memory:` and `file:` measure leases on it, too.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -75,9 +98,9 @@ impl Builder {
         self
     }
 
-    /// How long opening retries while the engine is unreachable: it restarts, fails over, or elects
-    /// a leader. Zero, the default, means a single attempt. A bad URL, a wrong password or a server
-    /// of another kind fails at once.
+    /// Sets how long opening retries while the engine is unreachable: it restarts, fails over, or
+    /// elects a leader. Zero, the default, means a single attempt. A bad URL, a wrong password or a
+    /// server of another product fails at once.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold::Result<()> {
@@ -127,14 +150,15 @@ impl Builder {
         Ok(self.open_engine(engine))
     }
 
-    /// Uses an existing engine: your own implementation, or one wrapped for a test.
+    /// Makes [`Locks`] of an engine that is open already: your own implementation, or one wrapped
+    /// for a test.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Locks {
         crate::random::reseed_all_threads();
-        let gauges = self.metrics.map_or_else(OptionalMetrics::default, OptionalMetrics::new);
-        let manager = Arc::new(LeaseManager::new(engine, self.clock, gauges));
+        let metrics = self.metrics.map_or_else(OptionalMetrics::default, OptionalMetrics::new);
+        let manager = Arc::new(LeaseManager::new(engine, self.clock, metrics));
         let losses = manager.engine.loss_events();
         tokio::spawn(keeper::run(Arc::clone(&manager), losses));
         let holder = Arc::new(self.holder.unwrap_or_else(Holder::this_process));
@@ -143,7 +167,7 @@ impl Builder {
 }
 
 impl Locks {
-    /// Opens the engine at `url`: `memory:`, `file:`, `file:///folder`.
+    /// Opens the engine at `url`: `memory:`, `file:///folder` or `redis://host`, for example.
     ///
     /// Call it inside a tokio runtime that lives as long as the locks are used, because the keeper
     /// runs there. Without a runtime, use [`blocking::Locks`](crate::blocking::Locks). A process
@@ -156,47 +180,49 @@ impl Locks {
         Self::builder().open(url).await
     }
 
-    /// Opens with options.
+    /// Options for opening an engine; end with [`Builder::open`].
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A lock with one holder at a time.
+    /// The lock `name`, with one holder at a time. Sends nothing until the lock is acquired.
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(self.request(name))
     }
 
-    /// A lock with many readers or one writer at a time.
+    /// The lock `name`, with many readers or one writer at a time. Sends nothing until the lock is
+    /// acquired.
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.request(name))
     }
 
-    /// A lock of `limit` permits. All clients that use the name at the same time must pass the same
-    /// limit.
+    /// The lock `name`, with `limit` permits. Clients that use the name at the same time must pass
+    /// the same limit. Sends nothing until permits are acquired.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
         Semaphore::new(self.request(name), limit)
     }
 
-    /// Several locks at once, all or nothing. Takes names (locked exclusively), mutexes, the
-    /// reading or writing side of read/write locks, and permits.
-    pub fn multi_lock<I>(&self, wanted: I) -> MultiLock
+    /// Several locks that are acquired together, all or none. `specs` are names (locked
+    /// exclusively), mutexes, the reading or writing side of read/write locks, or permits.
+    pub fn multi_lock<I>(&self, specs: I) -> MultiLock
     where
         I: IntoIterator,
         I::Item: Into<LockSpec>,
     {
-        MultiLock::new(self, wanted.into_iter().map(Into::into).collect())
+        MultiLock::new(self, specs.into_iter().map(Into::into).collect())
     }
 
-    /// An election: one leader at a time, visible to all clients.
+    /// The election `name`, with one leader at a time, whom all clients can see.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.clone(), self.request(name))
     }
 
+    /// A request for the lock `name`, with the options of these locks.
     fn request(&self, name: impl AsRef<str>) -> Request {
         Request::new(Arc::clone(&self.shared), name.as_ref())
     }
 
-    /// What the engine can do.
+    /// What the engine can do, and its limits.
     pub fn capabilities(&self) -> &Capabilities {
         &self.shared.manager.capabilities
     }
@@ -222,24 +248,24 @@ impl Locks {
         self.shared.locate(error)
     }
 
-    /// The clock of all deadlines.
+    /// The clock on which all deadlines of these locks are measured.
     pub fn clock(&self) -> &Clock {
         &self.shared.manager.clock
     }
 
-    /// The number of leases that this `Locks` holds.
+    /// The number of leases that this `Locks` and its clones hold.
     pub fn held_count(&self) -> usize {
         self.shared.manager.held_count()
     }
 
-    /// The holders and the waiters of `name`.
+    /// The holders and the waiters of the lock `name`.
     ///
     /// # Errors
     /// `InvalidName`, `Unsupported`, or an error from the engine.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let name = LockName::new(name)?;
-        let need = self.shared.require(self.capabilities().inspection, "inspection");
-        need.map_err(|error| error.about_lock(&name))?;
+        let supported = self.shared.require(self.capabilities().inspection, "inspection");
+        supported.map_err(|error| error.about_lock(&name))?;
         let view = self.call_bounded(Arc::clone(&self.shared.manager.engine).inspect(name.clone())).await;
         view.map_err(|error| error.about_lock(&name))
     }
@@ -254,13 +280,13 @@ impl Locks {
         self.call_bounded(Arc::clone(&self.shared.manager.engine).list(prefix.to_owned())).await
     }
 
-    /// Force releases (evicts) a claim, whether it holds or waits. A waiter's request ends with
-    /// [`ErrorKind::ForceReleased`].
+    /// Force releases a claim, whether it holds or waits: it ends without its client's consent. A
+    /// holder's guard is lost, and a waiter's request fails with [`ErrorKind::ForceReleased`].
     ///
-    /// The holder learns of it within a round trip if the engine pushes notifications, and within
+    /// The client learns of it within a round trip if the engine pushes notifications, and within
     /// 500 ms if it polls. The next waiter acquires the lock within the same time. Until the holder
     /// learns of it, it may still write; only a resource that checks tokens refuses such a write.
-    /// If there is an [`ForceReleaseOutcome::fence_token`], write it to the resource.
+    /// If there is a [`ForceReleaseOutcome::fence_token`], write it to the resource.
     ///
     /// # Errors
     /// `InvalidName`, `Unsupported`, or an error from the engine.
@@ -268,7 +294,8 @@ impl Locks {
         self.force_release_with_reason(name, claim, "").await
     }
 
-    /// As [`force_release`](Self::force_release), with a reason for the record.
+    /// As [`force_release`](Self::force_release), with a reason: free text for the engine's log,
+    /// which few engines have (`file:` has one).
     ///
     /// # Errors
     /// As [`force_release`](Self::force_release).
@@ -285,7 +312,7 @@ impl Locks {
             .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
             .await;
         let outcome = outcome.map_err(|error| error.about_lock(&name))?;
-        tracing::warn!(%name, ?claim, fence = outcome.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
+        tracing::warn!(%name, ?claim, fence = outcome.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim force released");
         Ok(outcome)
     }
 
@@ -293,7 +320,8 @@ impl Locks {
     /// [`force_release`](Self::force_release). The holder's
     /// [`release_requested`](crate::Guard::release_requested) completes, and its lease is not
     /// renewed any more. The lock becomes free when the holder releases it, or at its deadline; two
-    /// clients never hold it at once.
+    /// clients never hold it at once. `reason` is free text for the engine's log, which few engines
+    /// have.
     ///
     /// Returns the holder as it was, or `None` if the claim does not hold the lock. A request can
     /// be lost if a connection is down; repeating it is harmless.
@@ -314,11 +342,13 @@ impl Locks {
     }
 
     /// Whether a claim released the lock after a release request
-    /// ([`request_release`](Self::request_release)). Ask once the claim does not hold the lock any
-    /// more. `Some(false)`: no release is known. `None`: the engine stores no note of that, but
-    /// shows when leases end. A claim that disappears before the end of its lease has released.
+    /// ([`request_release`](Self::request_release)). Call it once the claim does not hold the lock
+    /// any more.
     ///
-    /// `Some(true)` is reported once.
+    /// - `Some(true)`: it released the lock. Reported once.
+    /// - `Some(false)`: the engine has no note of a release.
+    /// - `None`: the engine stores no such notes, but inspection shows when leases end. A claim
+    ///   that disappeared before the end of its lease has released.
     ///
     /// # Errors
     /// `InvalidName`, or an error from the engine.
@@ -359,9 +389,9 @@ impl Locks {
         self.call_bounded(Arc::clone(&self.shared.manager.engine).shutdown()).await
     }
 
-    /// A file descriptor that keeps the locks held, where the kernel tracks them (`file:`). The
-    /// kernel releases the locks when its last copy is closed. Pass it to a child process that must
-    /// exit before the locks are free.
+    /// A file descriptor that keeps the locks held while a process has it open; `None` if the
+    /// engine has none. Only `file:` has one: the kernel releases the locks when the last copy is
+    /// closed. Pass it to a child process that must exit before the locks are free.
     #[cfg(unix)]
     pub fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         self.shared.manager.engine.liveness_fd()
@@ -375,6 +405,7 @@ impl Locks {
         Ok(self.inspect(name).await?.last_token)
     }
 
+    /// Awaits one step of the engine, no longer than the timeout of a call.
     pub(crate) async fn call_bounded<T>(&self, mut step: engine::Step<T>) -> Result<T> {
         keeper::call(&self.shared.manager, &mut step, || rules::call_timeout(self.shared.ttl)).await
     }

@@ -5,7 +5,20 @@ use crate::core::guard::Guard;
 use crate::types::{Mode, Result};
 
 /// A lock with one holder at a time. Made by [`Locks::mutex`](crate::Locks::mutex).
-#[derive(Clone)]
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// use std::time::Duration;
+///
+/// let mutex = locks.mutex("stock:42").timeout(Duration::from_secs(5)).describe("order 7");
+/// let guard = mutex.lock().await?;
+/// assert!(mutex.try_lock().await?.is_none(), "held");
+/// guard.release().await?;
+/// assert!(mutex.try_lock().await?.is_some(), "free");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
 pub struct Mutex {
     pub(crate) request: Request,
 }
@@ -31,8 +44,8 @@ impl Mutex {
     /// - Other errors from the engine.
     ///
     /// # Cancellation safety
-    /// May be dropped at any await point. The keeper then releases in the background whatever the
-    /// engine has of the request; it expires after a TTL in any case.
+    /// May be dropped at any await point. The keeper then releases the claim in the background; if
+    /// that fails, the claim expires after a TTL.
     ///
     /// # Ambiguity
     /// If a reply is lost, the request is sent again with the same claim, so it is never granted
@@ -55,7 +68,20 @@ impl Mutex {
 ///
 /// Requests are served in the order of arrival. Consecutive readers acquire the lock together, and
 /// readers that arrive after a waiting writer queue behind it, so neither side starves.
-#[derive(Clone)]
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let catalog = locks.rwlock("catalog");
+/// let readers = [catalog.read().await?, catalog.read().await?];
+/// assert!(catalog.try_write().await?.is_none(), "readers hold it");
+/// drop(readers);
+/// let writer = catalog.write().await?;
+/// assert!(catalog.try_read().await?.is_none(), "a writer holds it");
+/// # drop(writer);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
 pub struct RwLock {
     pub(crate) request: Request,
 }
@@ -67,7 +93,8 @@ impl RwLock {
         Self { request }
     }
 
-    /// Waits for a shared hold. Errors and cancellation as [`Mutex::lock`].
+    /// Waits until the lock is granted for reading, together with other readers. May be dropped at
+    /// any await point, as [`Mutex::lock`].
     ///
     /// # Errors
     /// As [`Mutex::lock`].
@@ -75,7 +102,7 @@ impl RwLock {
         self.request.acquire(Mode::Shared).await
     }
 
-    /// Acquires a shared hold if it is available at once.
+    /// Acquires the lock for reading if no writer holds it or waits; returns `None` if one does.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`].
@@ -83,7 +110,8 @@ impl RwLock {
         self.request.try_acquire(Mode::Shared).await
     }
 
-    /// Waits for an exclusive hold. Errors and cancellation as [`Mutex::lock`].
+    /// Waits until the lock is granted for writing, without any other holder. May be dropped at any
+    /// await point, as [`Mutex::lock`].
     ///
     /// # Errors
     /// As [`Mutex::lock`].
@@ -91,7 +119,7 @@ impl RwLock {
         self.request.acquire(Mode::Exclusive).await
     }
 
-    /// Acquires an exclusive hold if it is available at once.
+    /// Acquires the lock for writing if it is free; returns `None` if not.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`].
@@ -101,9 +129,22 @@ impl RwLock {
 }
 
 /// A lock of several permits. Made by [`Locks::semaphore`](crate::Locks::semaphore).
-#[derive(Clone)]
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let downloads = locks.semaphore("downloads", 3);
+/// let two = downloads.acquire(2).await?;
+/// assert!(downloads.try_acquire(2).await?.is_none(), "only one is left");
+/// let one = downloads.try_acquire(1).await?;
+/// assert!(one.is_some());
+/// two.release().await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
 pub struct Semaphore {
     pub(crate) request: Request,
+    /// The number of permits that can be held at the same time.
     pub(crate) limit: u32,
 }
 
@@ -114,12 +155,13 @@ impl Semaphore {
         Self { request, limit }
     }
 
+    /// The mode of a request for this many permits.
     pub(crate) fn mode(&self, permits: u32) -> Mode {
         Mode::Permits { n: permits, limit: self.limit }
     }
 
-    /// Waits for `permits` at once. Requests are served in order: small ones do not overtake a
-    /// large one.
+    /// Waits until this many permits are granted, all of them to one guard. Requests are served in
+    /// the order of arrival: a small one does not overtake a large one.
     ///
     /// # Errors
     /// As [`Mutex::lock`]; `Conflict` if the name is in use with another limit.
@@ -127,7 +169,7 @@ impl Semaphore {
         self.request.acquire(self.mode(permits)).await
     }
 
-    /// Acquires `permits` if they are available at once.
+    /// Acquires this many permits if they are free and no request waits; returns `None` if not.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), except `Timeout`.

@@ -32,7 +32,8 @@ pub struct Records {
 }
 
 impl Locks {
-    /// The small texts that the engine stores beside the locks and independent of them.
+    /// The records of the engine: small texts that it stores beside the locks and independent of
+    /// them.
     ///
     /// # Errors
     /// `Unsupported` if the engine stores no records.
@@ -44,7 +45,8 @@ impl Locks {
 }
 
 impl Records {
-    /// Reads a record and the engine's clock; version zero if the record does not exist.
+    /// Reads a record and the engine's clock. A record that does not exist has version zero and an
+    /// empty value.
     ///
     /// # Errors
     /// `InvalidName`, or an error from the engine.
@@ -74,10 +76,10 @@ impl Records {
         self.write(&name, expected_version, value.into()).await
     }
 
-    /// The names of all records that start with `prefix`, in order.
+    /// The names of all records that start with `prefix` (empty: all records), sorted.
     ///
     /// # Errors
-    /// An error from the engine.
+    /// `Closed`, or an error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         self.check_open()?;
         self.call_bounded(Arc::clone(&self.store).list(prefix.to_owned())).await
@@ -86,7 +88,7 @@ impl Records {
     /// Reads a record, calls `change` with its value (empty if it does not exist) and the engine's
     /// clock, and writes the result. If another client wrote the record meanwhile, it starts over.
     /// `None` from `change` leaves the record as it is; an empty text removes it. Returns the
-    /// record as it is then.
+    /// record after the update.
     ///
     /// # Errors
     /// `Timeout` if writes of other clients interfered for a whole TTL; or an error from the
@@ -98,16 +100,16 @@ impl Records {
     /// `change` that counts must recognise its own result in the value.
     ///
     /// # Cancellation safety
-    /// If dropped, the write has happened or not.
+    /// If the future is dropped, the write may have happened or not.
     pub async fn update(
         &self,
         name: impl AsRef<str>,
         mut change: impl FnMut(&str, Duration) -> Option<String>,
     ) -> Result<Record> {
         let name = LockName::new(name)?;
-        let mut tries = UpdateRetries::new(&self.shared);
+        let mut retries = UpdateRetries::new(&self.shared);
         loop {
-            tries.attempt_started = self.shared.manager.clock.now();
+            retries.attempt_started = self.shared.manager.clock.now();
             let failure = match self.read(&name).await {
                 Ok(found) => {
                     let Some(value) = change(&found.value, found.engine_time) else { return Ok(found) };
@@ -119,7 +121,7 @@ impl Records {
                 }
                 Err(error) => Some(error),
             };
-            tries.pause(failure).await.map_err(|error| error.about_record(&name))?;
+            retries.pause(failure).await.map_err(|error| error.about_record(&name))?;
         }
     }
 
@@ -129,14 +131,15 @@ impl Records {
         self.shared.locate(error)
     }
 
+    /// Reads a record from the engine, unless these locks are closed.
     async fn read(&self, name: &LockName) -> Result<Record> {
         self.check_open()?;
         let found = self.call_bounded(Arc::clone(&self.store).get(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
-    /// Reads a record and, in the same step, the run of the servers; `None` if the engine does not
-    /// report runs.
+    /// Reads a record and, in the same step, the [run](ServerRun) of the servers: from one restart
+    /// or fail-over to the next. `None`: the engine reports no runs.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -146,7 +149,9 @@ impl Records {
         found.map_err(|error| error.about_record(name))
     }
 
-    /// Writes a record only in the run in which it was read, if the engine reported a run.
+    /// Writes a record as [`compare_and_set`](Self::compare_and_set), but only if the servers are
+    /// still in the run in which the record was read. Pass what [`get_in_run`](Self::get_in_run)
+    /// returned; with `run` `None`, any run counts.
     ///
     /// # Errors
     /// As [`compare_and_set`](Self::compare_and_set).
@@ -164,6 +169,7 @@ impl Records {
         written.map_err(|error| error.about_record(name))
     }
 
+    /// Writes a record if it still has the expected version; `None`: it has another one.
     async fn write(&self, name: &LockName, expected_version: u64, value: String) -> Result<Option<Record>> {
         self.check_size(name, &value)?;
         let written =
@@ -171,7 +177,7 @@ impl Records {
         written.map_err(|error| error.about_record(name))
     }
 
-    /// Checks whether a value may be written at all.
+    /// Returns an error if these locks are closed, or if the value is too long for a record.
     fn check_size(&self, name: &LockName, value: &str) -> Result<()> {
         self.check_open()?;
         if value.len() > MAX_RECORD {
@@ -182,6 +188,7 @@ impl Records {
         Ok(())
     }
 
+    /// Returns the error `Closed` if these locks are closed.
     fn check_open(&self) -> Result<()> {
         if self.shared.manager.rejects_requests() {
             let error = Error::new(ErrorKind::Closed, "this Locks was closed");
@@ -190,6 +197,7 @@ impl Records {
         Ok(())
     }
 
+    /// Awaits one step of the engine, no longer than the timeout of a call.
     async fn call_bounded<T>(&self, mut step: Step<T>) -> Result<T> {
         keeper::call(&self.shared.manager, &mut step, || rules::call_timeout(self.shared.ttl)).await
     }
@@ -201,13 +209,14 @@ impl fmt::Debug for Records {
     }
 }
 
-/// The tries of one update: their deadline and the pauses between them.
+/// The attempts of one [`Records::update`]: their time limit and the pauses between them.
 struct UpdateRetries<'a> {
     shared: &'a Shared,
+    /// From then on, an error or a conflict ends the update: one TTL after its first attempt.
     give_up_at: Instant,
-    /// When the present try began.
+    /// When the present attempt began.
     attempt_started: Instant,
-    /// How often another client wrote first.
+    /// How many attempts ended because another client wrote first.
     conflicts: u32,
     /// How often the engine failed since its last response.
     failures: u32,
@@ -219,7 +228,8 @@ impl<'a> UpdateRetries<'a> {
         Self { shared, give_up_at: now.saturating_add(shared.ttl), attempt_started: now, conflicts: 0, failures: 0 }
     }
 
-    /// Waits before another try, after an error or because another client wrote first.
+    /// Waits before another attempt, or returns the error that ends the update. `error` is that of
+    /// the last attempt; `None`: another client wrote first.
     async fn pause(&mut self, error: Option<Error>) -> Result<()> {
         let clock = &self.shared.manager.clock;
         let now = clock.now();
@@ -235,7 +245,7 @@ impl<'a> UpdateRetries<'a> {
             }
             None if now >= self.give_up_at => return Err(self.shared.locate(contention_error(self.shared.ttl))),
             None => {
-                // Clients with slow tries need longer pauses to avoid each other.
+                // Clients with slow attempts need longer pauses to avoid each other.
                 let attempt_duration = now.duration_since(self.attempt_started);
                 let (first, max_pause) = (
                     Duration::from_millis(1).max(attempt_duration),
@@ -252,8 +262,9 @@ impl<'a> UpdateRetries<'a> {
     }
 }
 
-fn contention_error(time: Duration) -> Error {
+/// The error of an update that lost against other writers for this time.
+fn contention_error(elapsed: Duration) -> Error {
     let message =
-        format!("was written first by other clients for {time:?}; try again, or reduce the number of writers");
+        format!("was written first by other clients for {elapsed:?}; try again, or reduce the number of writers");
     Error::new(ErrorKind::Timeout, message).retryable()
 }

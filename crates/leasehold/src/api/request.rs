@@ -1,5 +1,6 @@
-//! The options that all primitives share.
+//! The request of a primitive: the lock's name and the options that all primitives share.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,19 +10,36 @@ use crate::core::shared::Shared;
 use crate::engine::LockOptions;
 use crate::types::{Error, ErrorKind, Holder, LockName, MAX_DESCRIPTION, Mode, Owner, Result};
 
-/// A request without its mode. Invalid options are kept and reported when the lock is requested, so
-/// that options can be chained.
+/// The options of a request, all but its mode. An invalid option is stored as its error message and
+/// reported when the lock is requested, so that options can be chained.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) shared: Arc<Shared>,
     name: Result<LockName, Arc<str>>,
+    /// `None`: the TTL of the `Locks`.
     pub(crate) ttl: Option<Duration>,
+    /// How long the caller waits for the lock; `None`: without limit.
     timeout: Option<Duration>,
+    /// `None`: the hold is not limited.
     max_hold: Option<Duration>,
     owner: Option<Owner>,
+    /// The holder with this request's description; `None`: it has none, and the holder of the
+    /// `Locks` is used.
     holder: Result<Option<Arc<Holder>>, Arc<str>>,
     /// The options of the last claim, reused for the next one of the same mode.
     options: OnceLock<Arc<LockOptions>>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("name", &self.name)
+            .field("ttl", &self.ttl)
+            .field("timeout", &self.timeout)
+            .field("max_hold", &self.max_hold)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Request {
@@ -39,10 +57,12 @@ impl Request {
         }
     }
 
+    /// The name of the lock, or the error `InvalidName`.
     pub(crate) fn name(&self) -> Result<LockName> {
         self.name.clone().map_err(|message| Error::new(ErrorKind::InvalidName, &*message))
     }
 
+    /// Sets the description; an invalid one is reported when the lock is requested.
     pub(crate) fn describe(&mut self, text: &str) {
         self.options.take();
         self.holder = if let Some(control) = text.chars().find(|c| c.is_control()) {
@@ -54,7 +74,7 @@ impl Request {
         };
     }
 
-    /// The options of a claim in this mode, built once for all claims of the mode.
+    /// The options of a claim in this mode: those of the last claim if it had the same mode.
     pub(crate) fn lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
         match self.options.get() {
             Some(options) if options.mode == mode => Ok(Arc::clone(options)),
@@ -67,6 +87,7 @@ impl Request {
         }
     }
 
+    /// The options of a claim in this mode, or the error of the first invalid option.
     fn new_lock_options(&self, mode: Mode) -> Result<Arc<LockOptions>> {
         let name = self.name()?;
         let holder = match &self.holder {
@@ -84,12 +105,14 @@ impl Request {
         Ok(Arc::new(LockOptions::new(name, mode, self.owner, ttl, holder)))
     }
 
+    /// Waits for the lock, no longer than the timeout if there is one.
     pub(crate) async fn acquire(&self, mode: Mode) -> Result<Guard> {
         let wait_limit = self.timeout.map_or(WaitLimit::Unlimited, WaitLimit::AtMost);
         let guard = acquire(&self.shared, self.lock_options(mode)?, wait_limit, self.max_hold).await?;
         guard.ok_or_else(|| Error::new(ErrorKind::Timeout, "not free"))
     }
 
+    /// Acquires the lock if it is free; `None` if not.
     pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<Guard>> {
         acquire(&self.shared, self.lock_options(mode)?, WaitLimit::NoWait, self.max_hold).await
     }
@@ -99,8 +122,8 @@ impl Request {
         self.options.take();
     }
 
-    pub(crate) fn set_timeout(&mut self, wait: Option<Duration>) {
-        self.timeout = wait;
+    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
     }
 
     pub(crate) fn set_max_hold(&mut self, limit: Duration) {
@@ -114,7 +137,7 @@ impl Request {
     }
 }
 
-/// Defines the options on a type whose `request` field is a [`Request`].
+/// Defines the methods that set options, on a type whose `request` field is a [`Request`].
 macro_rules! options {
     () => {
         /// Sets the TTL: how long a grant lasts unless renewed, so also how long the lock stays
@@ -132,8 +155,8 @@ macro_rules! options {
             self
         }
 
-        /// Limits the hold: after this time the keeper does not renew the lease, its guard is lost
-        /// and the lock is free.
+        /// Limits how long the lock is held: this time after the grant its guard is lost and the
+        /// lock is free, whether the holder is done or not.
         #[must_use]
         pub fn max_hold(mut self, limit: std::time::Duration) -> Self {
             self.request.set_max_hold(limit);

@@ -1,5 +1,5 @@
-//! The background thread: it runs the keeper and every call, so that no caller's thread drives a
-//! runtime.
+//! The background thread of the blocking API: it runs the keeper and every call, so that no
+//! caller's thread runs a tokio runtime.
 
 use std::convert::Infallible;
 use std::sync::{Arc, mpsc};
@@ -10,19 +10,23 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::types::{Error, ErrorKind, Result};
 
-/// A handle to the thread, which runs until the last handle is dropped.
+/// The thread, which ends when this handle is dropped. The locks and guards of one `Locks` share
+/// it.
 #[derive(Debug)]
 pub(super) struct BackgroundThread {
+    /// Spawns tasks on the thread.
     handle: Handle,
     pub(super) clock: Clock,
+    /// The engine's name, for errors.
     pub(super) engine: &'static str,
+    /// The engine's URL, for errors.
     pub(super) url: String,
     /// Never sends: dropping it ends the thread.
     _keep_alive: oneshot::Sender<Infallible>,
 }
 
 impl BackgroundThread {
-    /// Starts a thread and opens the locks on it.
+    /// Starts a thread, opens the locks on it, and returns them with the thread's handle.
     pub(super) fn spawn<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<(crate::Locks, Arc<Self>)>
     where
         F: Future<Output = Result<crate::Locks>>,
@@ -55,21 +59,23 @@ impl BackgroundThread {
         Ok((locks, Arc::new(Self { handle, clock, engine, url, _keep_alive: shutdown_sender })))
     }
 
-    /// Runs a call on the thread and waits for its answer.
+    /// Runs an async call on the thread, blocks until it is done, and returns its result; `Closed`
+    /// if it panicked.
     pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let (done, answer) = mpsc::sync_channel(1);
-        // If the caller has stopped waiting, the answer is dropped, and a guard in it releases its
+        let (result_sender, result_receiver) = mpsc::sync_channel(1);
+        // If the caller has stopped waiting, the result is dropped, and a guard in it releases its
         // lock.
-        self.handle.spawn(async move { drop(done.send(call.await)) });
-        answer.recv().unwrap_or_else(|_| Err(thread_ended_error().at_engine(self.engine).at_url(&self.url)))
+        self.handle.spawn(async move { drop(result_sender.send(call.await)) });
+        result_receiver.recv().unwrap_or_else(|_| Err(thread_ended_error().at_engine(self.engine).at_url(&self.url)))
     }
 }
 
+/// The error if the thread or its runtime could not be started.
 fn start_error(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, "the background thread could not be started").retryable().caused_by(error)
 }
 
-/// Only after a panic on the thread.
+/// The error of a call that panicked on the thread.
 fn thread_ended_error() -> Error {
     Error::new(ErrorKind::Closed, "the background thread panicked during this call").effect_unknown()
 }

@@ -1,4 +1,4 @@
-//! The guards, without async.
+//! The guards of the blocking API, and the handle that observes their loss.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,11 @@ use crate::core::guard::ReleaseOutcome;
 use crate::engine::LostReason;
 use crate::types::{LockName, Result, Token};
 
-/// Converts an answer of the async API to its counterpart in this one.
+/// Converts a result of the async API to its counterpart in the blocking API.
 pub(super) trait IntoBlocking {
+    /// The counterpart.
     type Blocking;
+    /// The counterpart, whose calls run on `worker`.
     fn into_blocking(self, worker: &Arc<BackgroundThread>) -> Self::Blocking;
 }
 
@@ -54,20 +56,20 @@ impl<T: IntoBlocking> IntoBlocking for Option<T> {
     }
 }
 
-/// Waits until the first of these is lost, and returns its index and the reason; `None` after
-/// `timeout`, or if there are none.
+/// Waits until the first of these leases is lost, and returns its index and the reason. `None`
+/// after `timeout` (`None`: no limit), or if there are no leases.
 fn first_lost(
     worker: &BackgroundThread,
-    watches: Vec<crate::LeaseWatcher>,
+    watchers: Vec<crate::LeaseWatcher>,
     timeout: Option<Duration>,
 ) -> Option<(usize, LostReason)> {
     let timer = worker.clock.now().saturating_add(timeout.unwrap_or(Duration::MAX));
     let timer = worker.clock.sleep_until(timer);
-    if watches.is_empty() {
+    if watchers.is_empty() {
         return None;
     }
     let answer = worker.call(async move {
-        let lost = select_all(watches.iter().map(|watch| Box::pin(watch.lost())));
+        let lost = select_all(watchers.iter().map(|watcher| Box::pin(watcher.lost())));
         Ok(match select(lost, timer).await {
             Either::Left(((reason, index, _), _)) => Some((index, reason)),
             Either::Right(_) => None,
@@ -77,7 +79,18 @@ fn first_lost(
     answer.unwrap_or(Some((0, LostReason::Expired)))
 }
 
-/// As [`crate::Guard`], without async. Dropping it releases the lock in the background.
+/// A held lock: [`crate::Guard`] without async. Dropping it releases the lock in the background.
+///
+/// ```
+/// use leasehold::{ReleaseOutcome, blocking::Locks};
+///
+/// let locks = Locks::open("memory:")?;
+/// let guard = locks.mutex("stock:42").lock()?;
+/// let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if the lock was lost
+/// assert_eq!(written, "with token 1");
+/// assert_eq!(guard.release()?, ReleaseOutcome::Released);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     // Dropped before the worker, so that the thread still releases it.
@@ -91,12 +104,12 @@ impl Guard {
         self.inner.name()
     }
 
-    /// The fencing token.
+    /// The fencing token. Send it with every write to the protected resource.
     pub fn token(&self) -> Token {
         self.inner.token()
     }
 
-    /// The moment from which the holder must not rely on the lock. Every renewal moves it.
+    /// The instant from which the holder must not rely on the lock. Every renewal moves it.
     pub fn deadline(&self) -> Instant {
         self.inner.deadline()
     }
@@ -106,29 +119,29 @@ impl Guard {
         self.inner.remaining()
     }
 
-    /// Whether the lock is held right now.
+    /// Whether the lock is held right now. Reads the clock on each call.
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
 
-    /// Why the lock was lost, if it was.
+    /// Why the lock was lost; `None` while it is held.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.inner.lost_reason()
     }
 
-    /// Whether an operator asked for the release of the lock: as
+    /// Whether an operator requested the release of the lock, as
     /// [`crate::Guard::is_release_requested`].
     pub fn is_release_requested(&self) -> bool {
         self.inner.is_release_requested()
     }
 
-    /// Waits until an operator requests its release, but no longer than `timeout`. Returns whether
-    /// one did.
+    /// Waits until an operator requests the release of the lock, but no longer than `timeout`.
+    /// Returns whether an operator did.
     pub fn wait_for_release_request(&self, timeout: Duration) -> bool {
-        let watch = self.inner.watcher();
+        let watcher = self.inner.watcher();
         let timer = self.worker.clock.sleep_until(self.worker.clock.now().saturating_add(timeout));
         let was_requested = self.worker.call(async move {
-            let was_requested = std::pin::pin!(watch.release_requested());
+            let was_requested = std::pin::pin!(watcher.release_requested());
             Ok(matches!(select(was_requested, timer).await, Either::Left(_)))
         });
         was_requested.unwrap_or(false)
@@ -140,12 +153,14 @@ impl Guard {
         self.watcher().lost()
     }
 
-    /// Waits for a loss, but no longer than `timeout`; `None` if the lock was still held then.
+    /// Waits until the lock is lost, but no longer than `timeout`; `None` if it was still held
+    /// then.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
         self.watcher().wait_for_loss(timeout)
     }
 
-    /// A handle that observes the loss of this lock elsewhere, without keeping it held.
+    /// A handle with which another thread can observe the loss of this lock, without keeping it
+    /// held.
     pub fn watcher(&self) -> LeaseWatcher {
         LeaseWatcher { inner: self.inner.watcher(), worker: Arc::clone(&self.worker) }
     }
@@ -162,6 +177,7 @@ impl Guard {
         Ok(output)
     }
 
+    /// Returns an error if the lock was lost.
     fn check_held(&self) -> Result<()> {
         let Some(reason) = self.lost_reason() else { return Ok(()) };
         Err(self.inner.lost_error(reason))
@@ -183,7 +199,19 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
+/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not
+/// keep the lock held.
+///
+/// ```
+/// use leasehold::blocking::Locks;
+///
+/// let guard = Locks::open("memory:")?.mutex("stock:42").lock()?;
+/// let watcher = guard.watcher();
+/// assert!(watcher.is_held());
+/// guard.release()?;
+/// assert!(!watcher.is_held());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LeaseWatcher {
     inner: crate::LeaseWatcher,
@@ -191,34 +219,46 @@ pub struct LeaseWatcher {
 }
 
 impl LeaseWatcher {
-    /// As [`Guard::is_held`].
+    /// Whether the lock is held right now, as [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
 
-    /// As [`Guard::deadline`].
+    /// The instant from which the holder must not rely on the lock, as [`Guard::deadline`].
     pub fn deadline(&self) -> Instant {
         self.inner.deadline()
     }
 
-    /// As [`Guard::is_release_requested`].
+    /// Whether an operator requested the release of the lock, as [`Guard::is_release_requested`].
     pub fn is_release_requested(&self) -> bool {
         self.inner.is_release_requested()
     }
 
-    /// As [`Guard::wait_for_loss`]. Also `None` if the lock was released.
+    /// Waits until the lock is lost, but no longer than `timeout`. `None` if it was still held
+    /// then, or was released by its guard.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
         first_lost(&self.worker, vec![self.inner.clone()], Some(timeout)).map(|(_, reason)| reason)
     }
 
-    /// Only for guards that cannot be released meanwhile; otherwise it would wait forever.
+    /// Waits without limit until the lock is lost. The caller must keep the guard unreleased
+    /// meanwhile: after a release this would wait forever.
     fn lost(&self) -> LostReason {
         let lost = first_lost(&self.worker, vec![self.inner.clone()], None);
         lost.map_or(LostReason::Expired, |(_, reason)| reason)
     }
 }
 
-/// As [`crate::MultiLockGuard`], without async.
+/// Several held locks: [`crate::MultiLockGuard`] without async. Dropping it releases all of them in
+/// the background.
+///
+/// ```
+/// use leasehold::blocking::Locks;
+///
+/// let guard = Locks::open("memory:")?.multi_lock(["account:9", "account:7"]).lock()?;
+/// assert_eq!(guard.names().map(|name| name.as_str()).collect::<Vec<_>>(), ["account:7", "account:9"]);
+/// guard.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "the locks are released as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct MultiLockGuard {
@@ -227,41 +267,43 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    /// The names of the locks, in order.
+    /// The names of the locks, sorted.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.inner.guards().iter().map(crate::Guard::name)
     }
 
-    /// The token of one of the locks.
+    /// The fencing token of the lock `name`; `None` if it is not one of the locks.
     pub fn token(&self, name: &str) -> Option<Token> {
         self.inner.token(name)
     }
 
-    /// Whether all of them are held right now.
+    /// Whether all locks are held right now.
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
 
-    /// Waits until one of them is lost, and returns which and why. Does not return while all are
-    /// held; `None` if there are none.
+    /// Waits until one of the locks is lost, and returns its name and the reason. Does not return
+    /// while all are held; returns `None` if there are no locks.
     pub fn lost(&self) -> Option<(&LockName, LostReason)> {
         self.first_lost(None)
     }
 
-    /// Waits for the loss of one of them, but no longer than `timeout`; `None` if all were still held
-    /// then.
+    /// Waits until one of the locks is lost, but no longer than `timeout`, and returns its name and
+    /// the reason; `None` if all were still held then.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<(&LockName, LostReason)> {
         self.first_lost(Some(timeout))
     }
 
+    /// The name of the first lock that is lost, and the reason; `None` after `timeout` (`None`: no
+    /// limit), or if there are no locks.
     fn first_lost(&self, timeout: Option<Duration>) -> Option<(&LockName, LostReason)> {
         let guards = self.inner.guards();
-        let watches = guards.iter().map(crate::Guard::watcher).collect();
-        let (index, reason) = first_lost(&self.worker, watches, timeout)?;
+        let watchers = guards.iter().map(crate::Guard::watcher).collect();
+        let (index, reason) = first_lost(&self.worker, watchers, timeout)?;
         Some((guards.get(index)?.name(), reason))
     }
 
-    /// Releases all of them and returns the outcome of each.
+    /// Releases all locks and returns the outcome of each, in the order of their names.
     ///
     /// # Errors
     /// As [`crate::MultiLockGuard::release`].
@@ -271,7 +313,16 @@ impl MultiLockGuard {
     }
 }
 
-/// As [`crate::Leadership`], without async. Dropping it resigns.
+/// A won election: [`crate::Leadership`] without async. Dropping it resigns.
+///
+/// ```
+/// use leasehold::blocking::Locks;
+///
+/// let leadership = Locks::open("memory:")?.election("scheduler").campaign()?;
+/// assert!(leadership.is_leader());
+/// leadership.resign()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[must_use = "dropping it resigns"]
 #[derive(Debug)]
 pub struct Leadership {
@@ -285,26 +336,29 @@ impl Leadership {
         self.inner.token()
     }
 
-    /// Whether this process leads right now.
+    /// Whether this process leads right now. Reads the clock on each call.
     pub fn is_leader(&self) -> bool {
         self.inner.is_leader()
     }
 
-    /// Waits until the leadership is lost. Does not return while this process leads.
+    /// Waits until the leadership is lost, and returns the reason. Does not return while this
+    /// process leads.
     pub fn lost(&self) -> LostReason {
         self.watcher().lost()
     }
 
-    /// Waits for the loss, but no longer than `timeout`; `None` if this process still led then.
+    /// Waits until the leadership is lost, but no longer than `timeout`; `None` if this process
+    /// still led then.
     pub fn wait_for_loss(&self, timeout: Duration) -> Option<LostReason> {
         self.watcher().wait_for_loss(timeout)
     }
 
+    /// A handle that observes the loss of the leadership.
     fn watcher(&self) -> LeaseWatcher {
         LeaseWatcher { inner: self.inner.guard().watcher(), worker: Arc::clone(&self.worker) }
     }
 
-    /// Steps down.
+    /// Gives up the leadership, and returns whether this process led until now.
     ///
     /// # Errors
     /// As [`crate::Guard::release`].

@@ -1,4 +1,4 @@
-//! The entry point, without async.
+//! The entry point of the blocking API.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,58 +12,81 @@ use crate::engine::{Capabilities, ContenderView, Engine, EngineUrl, ForceRelease
 use crate::metrics::Metrics;
 use crate::types::{ClaimId, Error, Holder, Result, Token};
 
-/// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
+/// The locks of one engine: [`crate::Locks`] without async. Cheap to clone; all clones share one
+/// background thread.
+///
+/// ```
+/// use leasehold::blocking::Locks;
+///
+/// let locks = Locks::open("memory:")?;
+/// let guard = locks.mutex("stock:42").lock()?;
+/// assert_eq!(locks.inspect("stock:42")?.holders.len(), 1);
+/// drop(guard);
+/// locks.close()?;   // before the process exits
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Locks {
-    // Dropped before the worker, so that the thread can still shut it down.
+    // Dropped before the worker: the thread releases what is pending before it ends.
     inner: crate::Locks,
     worker: Arc<BackgroundThread>,
 }
 
-/// As [`crate::Builder`], without async.
-#[derive(Default)]
+/// Options for opening [`Locks`]: [`crate::Builder`] without async.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::blocking::Locks;
+///
+/// let locks = Locks::builder().ttl(Duration::from_secs(10)).open("memory:")?;
+/// assert_eq!(locks.url(), "memory:");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Default)]
 pub struct Builder(crate::Builder);
 
 impl Builder {
-    /// As [`crate::Builder::ttl`].
+    /// Sets the TTL: how long a grant lasts unless it is renewed. The default is 30 seconds.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self(self.0.ttl(ttl))
     }
 
-    /// As [`crate::Builder::clock`].
+    /// Replaces the system's clock, for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self(self.0.clock(clock))
     }
 
-    /// As [`crate::Builder::metrics`]. The background thread calls the meter, which must not call
-    /// these locks.
+    /// Sets the receiver of the metrics. The background thread calls it, so it must not call these
+    /// locks: the call would wait for itself.
     #[must_use]
     pub fn metrics(self, metrics: Arc<dyn Metrics>) -> Self {
         Self(self.0.metrics(metrics))
     }
 
-    /// As [`crate::Builder::holder`].
+    /// Sets the holder that inspection shows for every claim. The default is this process.
     #[must_use]
     pub fn holder(self, holder: Holder) -> Self {
         Self(self.0.holder(holder))
     }
 
-    /// As [`crate::Builder::connect_timeout`].
+    /// Sets how long opening retries while the engine is unreachable, as
+    /// [`crate::Builder::connect_timeout`]. Zero, the default, means a single attempt.
     #[must_use]
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         Self(self.0.connect_timeout(timeout))
     }
 
-    /// As [`crate::Builder::on_unreachable`]. The background thread calls it, so it must not call
-    /// these locks.
+    /// Sets a callback that the background thread calls once, with the first error, before opening
+    /// retries.
     #[must_use]
     pub fn on_unreachable(self, callback: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         Self(self.0.on_unreachable(callback))
     }
 
-    /// As [`crate::Builder::register`]. The background thread polls the future.
+    /// Adds an engine that is not part of this crate, as [`crate::Builder::register`]. The
+    /// background thread runs the future of `open`.
     #[must_use]
     pub fn register<F>(self, scheme: &str, open: impl Fn(EngineUrl, Clock) -> F + Send + Sync + 'static) -> Self
     where
@@ -72,7 +95,7 @@ impl Builder {
         Self(self.0.register(scheme, open))
     }
 
-    /// As [`crate::Builder::open`].
+    /// Opens the engine at `url`.
     ///
     /// # Errors
     /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
@@ -81,7 +104,7 @@ impl Builder {
         Locks::start_thread(move || async move { self.0.open(&url).await })
     }
 
-    /// As [`crate::Builder::open_engine`].
+    /// Makes [`Locks`] of an engine that is open already.
     ///
     /// # Errors
     /// `Unavailable` if the background thread cannot be started.
@@ -91,6 +114,7 @@ impl Builder {
 }
 
 impl Locks {
+    /// Opens the locks on a new background thread.
     fn start_thread<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<Self>
     where
         F: Future<Output = Result<crate::Locks>>,
@@ -99,7 +123,7 @@ impl Locks {
         Ok(Self { inner, worker })
     }
 
-    /// Opens the engine at `url`.
+    /// Opens the engine at `url`: `memory:`, `file:///folder` or `redis://host`, for example.
     ///
     /// # Errors
     /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
@@ -107,27 +131,27 @@ impl Locks {
         Self::builder().open(url)
     }
 
-    /// Opens with options.
+    /// Options for opening an engine; end with [`Builder::open`].
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A lock with one holder at a time.
+    /// The lock `name`, with one holder at a time.
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(self.inner.mutex(name), &self.worker)
     }
 
-    /// A lock with many readers or one writer at a time.
+    /// The lock `name`, with many readers or one writer at a time.
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.inner.rwlock(name), &self.worker)
     }
 
-    /// A lock of `limit` permits.
+    /// The lock `name`, with `limit` permits.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
         Semaphore::new(self.inner.semaphore(name, limit), &self.worker)
     }
 
-    /// Several locks at once, all or nothing.
+    /// Several locks that are acquired together, all or none.
     pub fn multi_lock<I>(&self, specs: I) -> MultiLock
     where
         I: IntoIterator,
@@ -136,32 +160,32 @@ impl Locks {
         MultiLock::new(self.inner.multi_lock(specs), &self.worker)
     }
 
-    /// An election: one leader at a time, visible to all clients.
+    /// The election `name`, with one leader at a time, whom all clients can see.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.inner.election(name), &self.worker)
     }
 
-    /// As [`crate::Locks::capabilities`].
+    /// What the engine can do, and its limits.
     pub fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
 
-    /// As [`crate::Locks::url`].
+    /// The engine's URL, without secrets.
     pub fn url(&self) -> String {
         self.inner.url()
     }
 
-    /// As [`crate::Locks::clock`].
+    /// The clock on which all deadlines of these locks are measured.
     pub fn clock(&self) -> &Clock {
         self.inner.clock()
     }
 
-    /// As [`crate::Locks::held_count`].
+    /// The number of leases that this `Locks` and its clones hold.
     pub fn held_count(&self) -> usize {
         self.inner.held_count()
     }
 
-    /// As [`crate::Locks::inspect`].
+    /// The holders and the waiters of the lock `name`.
     ///
     /// # Errors
     /// As the async method.
@@ -170,7 +194,8 @@ impl Locks {
         self.worker.call(async move { locks.inspect(name).await })
     }
 
-    /// As [`crate::Locks::list`].
+    /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
+    /// name.
     ///
     /// # Errors
     /// As the async method.
@@ -179,7 +204,7 @@ impl Locks {
         self.worker.call(async move { locks.list(&prefix).await })
     }
 
-    /// As [`crate::Locks::force_release`].
+    /// Force releases a claim, whether it holds or waits, as [`crate::Locks::force_release`].
     ///
     /// # Errors
     /// As the async method.
@@ -188,7 +213,8 @@ impl Locks {
         self.worker.call(async move { locks.force_release(name, claim).await })
     }
 
-    /// As [`crate::Locks::force_release_with_reason`].
+    /// Force releases a claim, as [`crate::Locks::force_release_with_reason`]. `reason` is free
+    /// text for the engine's log.
     ///
     /// # Errors
     /// As the async method.
@@ -202,7 +228,7 @@ impl Locks {
         self.worker.call(async move { locks.force_release_with_reason(name, claim, &reason).await })
     }
 
-    /// As [`crate::Locks::request_release`].
+    /// Requests that a holder releases its claim, as [`crate::Locks::request_release`].
     ///
     /// # Errors
     /// As the async method.
@@ -216,7 +242,8 @@ impl Locks {
         self.worker.call(async move { locks.request_release(name, claim, &reason).await })
     }
 
-    /// As [`crate::Locks::was_released`].
+    /// Whether a claim released the lock after a release request, as
+    /// [`crate::Locks::was_released`].
     ///
     /// # Errors
     /// As the async method.
@@ -225,7 +252,7 @@ impl Locks {
         self.worker.call(async move { locks.was_released(name, claim).await })
     }
 
-    /// As [`crate::Locks::last_token`].
+    /// The highest token known for `name`, if the engine stores it.
     ///
     /// # Errors
     /// As the async method.
@@ -233,7 +260,8 @@ impl Locks {
         Ok(self.inspect(name)?.last_token)
     }
 
-    /// As [`crate::Locks::flush`]: call it before the process exits.
+    /// Waits until every dropped guard is released, as [`crate::Locks::flush`]. Call it before the
+    /// process exits.
     ///
     /// # Errors
     /// As the async method.
@@ -242,7 +270,8 @@ impl Locks {
         self.worker.call(async move { locks.flush().await })
     }
 
-    /// As [`crate::Locks::close`].
+    /// Refuses further requests, flushes, and shuts the engine down if no lease is held, as
+    /// [`crate::Locks::close`].
     ///
     /// # Errors
     /// As the async method.
@@ -251,7 +280,8 @@ impl Locks {
         self.worker.call(async move { locks.close().await })
     }
 
-    /// As [`crate::Locks::liveness_fd`].
+    /// A file descriptor that keeps the locks held while a process has it open, as
+    /// [`crate::Locks::liveness_fd`].
     #[cfg(unix)]
     pub fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.liveness_fd()

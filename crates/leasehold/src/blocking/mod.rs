@@ -1,6 +1,6 @@
-//! The same API without async: every call blocks the caller's thread. It works outside a tokio
-//! runtime and inside one of any kind, also in an `async fn` (which then blocks a thread of its
-//! runtime).
+//! The API of this crate without async: every call blocks the caller's thread. It works outside a
+//! tokio runtime and inside one of any kind, also in an `async fn` (which then blocks a thread of
+//! its runtime).
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,5 +1,7 @@
-//! The primitives: each forwards its options and calls to its async counterpart.
+//! The primitives of the blocking API: each forwards its options and calls to its async
+//! counterpart.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use crate::api::election::Leader;
 use crate::api::multi_lock::LockSpec;
 use crate::types::{Error, ErrorKind, Owner, Result};
 
-/// Defines a primitive: its options, and calls with the names of the async methods.
+/// Defines a primitive of the blocking API: the methods that set options, and calls with the names
+/// of the async methods.
 macro_rules! primitive {
     (
         $(#[$doc:meta])* $name:ident {
@@ -28,31 +31,31 @@ macro_rules! primitive {
                 Self { inner, background_thread: Arc::clone(background_thread) }
             }
 
-            /// Sets the TTL: how long a grant lasts unless renewed.
+            /// Sets the TTL: how long a grant lasts unless it is renewed.
             #[must_use]
             pub fn ttl(self, ttl: Duration) -> Self {
                 Self { inner: self.inner.ttl(ttl), ..self }
             }
 
-            /// Limits the wait; without it, calls wait without limit.
+            /// Limits the wait for the lock; without it, calls wait without limit.
             #[must_use]
             pub fn timeout(self, timeout: Duration) -> Self {
                 Self { inner: self.inner.timeout(timeout), ..self }
             }
 
-            /// Limits the hold: after this time the lease is not renewed any more, and is lost.
+            /// Limits how long the lock is held: this time after the grant its guard is lost.
             #[must_use]
             pub fn max_hold(self, limit: Duration) -> Self {
                 Self { inner: self.inner.max_hold(limit), ..self }
             }
 
-            /// Sets the owner that may re-enter.
+            /// Sets the owner that may re-enter a lock that it already holds.
             #[must_use]
             pub fn owner(self, owner: &Owner) -> Self {
                 Self { inner: self.inner.owner(owner), ..self }
             }
 
-            /// Adds free text that inspection shows.
+            /// Adds free text that inspection shows beside host, process and program.
             #[must_use]
             pub fn describe(self, text: impl AsRef<str>) -> Self {
                 Self { inner: self.inner.describe(text), ..self }
@@ -70,11 +73,26 @@ macro_rules! primitive {
                 }
             )*
         }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.inner.fmt(f)
+            }
+        }
     };
 }
 
 primitive! {
-    /// As [`crate::Mutex`], without async.
+    /// A lock with one holder at a time: [`crate::Mutex`] without async.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::open("memory:")?;
+    /// let mutex = locks.mutex("stock:42");
+    /// let guard = mutex.lock()?;
+    /// assert!(mutex.try_lock()?.is_none(), "held");
+    /// guard.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     Mutex {
         /// Waits until the lock is granted: without limit, or for as long as
         /// [`timeout`](Self::timeout) allows.
@@ -85,47 +103,84 @@ primitive! {
 }
 
 primitive! {
-    /// As [`crate::RwLock`], without async.
+    /// A lock with many readers or one writer at a time: [`crate::RwLock`] without async.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::open("memory:")?;
+    /// let catalog = locks.rwlock("catalog");
+    /// let readers = [catalog.read()?, catalog.read()?];
+    /// assert!(catalog.try_write()?.is_none(), "readers hold it");
+    /// # drop(readers);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     RwLock {
-        /// Waits for a shared hold.
+        /// Waits until the lock is granted for reading, together with other readers.
         fn read(&self) -> Result<Guard>;
-        /// Acquires a shared hold if it is available at once.
+        /// Acquires the lock for reading if no writer holds it or waits; returns `None` if one
+        /// does.
         fn try_read(&self) -> Result<Option<Guard>>;
-        /// Waits for an exclusive hold.
+        /// Waits until the lock is granted for writing, without any other holder.
         fn write(&self) -> Result<Guard>;
-        /// Acquires an exclusive hold if it is available at once.
+        /// Acquires the lock for writing if it is free; returns `None` if not.
         fn try_write(&self) -> Result<Option<Guard>>;
     }
 }
 
 primitive! {
-    /// As [`crate::Semaphore`], without async.
+    /// A lock of several permits: [`crate::Semaphore`] without async.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::open("memory:")?;
+    /// let downloads = locks.semaphore("downloads", 3);
+    /// let two = downloads.acquire(2)?;
+    /// assert!(downloads.try_acquire(2)?.is_none(), "only one is left");
+    /// two.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     Semaphore {
-        /// Waits for `permits` at once.
+        /// Waits until this many permits are granted, all of them to one guard.
         fn acquire(&self, permits: u32) -> Result<Guard>;
-        /// Acquires `permits` if they are available at once.
+        /// Acquires this many permits if they are free and no request waits; returns `None` if not.
         fn try_acquire(&self, permits: u32) -> Result<Option<Guard>>;
     }
 }
 
 primitive! {
-    /// As [`crate::MultiLock`], without async.
+    /// Several locks that are acquired together, all or none: [`crate::MultiLock`] without async.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::open("memory:")?;
+    /// let accounts = locks.multi_lock(["account:9", "account:7"]);
+    /// let guard = accounts.lock()?;
+    /// assert!(accounts.try_lock()?.is_none(), "both are held");
+    /// guard.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     MultiLock {
-        /// Waits until all are held.
+        /// Waits until all locks are held.
         fn lock(&self) -> Result<MultiLockGuard>;
-        /// Acquires all of them if they are free; returns `None`, with nothing held, if one is not.
+        /// Acquires all locks if they are free; returns `None`, with nothing held, if one is not.
         fn try_lock(&self) -> Result<Option<MultiLockGuard>>;
     }
 }
 
 primitive! {
-    /// As [`crate::Election`], without async.
+    /// An election, a mutex whose holder is the leader: [`crate::Election`] without async.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::open("memory:")?;
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign()?;
+    /// assert_eq!(election.leader()?.map(|leader| leader.token), Some(leadership.token()));
+    /// leadership.resign()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     Election {
-        /// Waits until elected.
+        /// Waits until this process is elected.
         fn campaign(&self) -> Result<Leadership>;
         /// Becomes the leader if there is none; returns `None` if there is one.
         fn try_campaign(&self) -> Result<Option<Leadership>>;
-        /// The current leader.
+        /// The current leader; `None` if there is none.
         fn leader(&self) -> Result<Option<Leader>>;
     }
 }
@@ -137,12 +192,14 @@ impl From<&Mutex> for LockSpec {
 }
 
 impl RwLock {
-    /// The reading side, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    /// The shared (reading) mode of this lock, as one of several locks for
+    /// [`Locks::multi_lock`](super::Locks::multi_lock).
     pub fn read_spec(&self) -> LockSpec {
         self.inner.read_spec()
     }
 
-    /// The writing side, as one of several locks for [`Locks::multi_lock`](super::Locks::multi_lock).
+    /// The exclusive (writing) mode of this lock, as one of several locks for
+    /// [`Locks::multi_lock`](super::Locks::multi_lock).
     pub fn write_spec(&self) -> LockSpec {
         self.inner.write_spec()
     }
@@ -157,7 +214,7 @@ impl Semaphore {
 }
 
 impl Election {
-    /// Observes the leader from now on.
+    /// An observer, which waits for changes of the leader.
     ///
     /// # Errors
     /// As the async method of this name.
@@ -166,27 +223,37 @@ impl Election {
     }
 }
 
-/// As [`crate::Observer`], without async.
+/// Observes the leader of an election: [`crate::Observer`] without async.
+///
+/// ```
+/// # let locks = leasehold::blocking::Locks::open("memory:")?;
+/// let election = locks.election("scheduler");
+/// let mut observer = election.observe()?;
+/// assert!(observer.next()?.is_none());                         // no leader yet
+/// let leadership = election.campaign()?;
+/// assert_eq!(observer.next()?.map(|leader| leader.token), Some(leadership.token()));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Observer {
-    /// Moved out during a call; missing for good if the thread failed during one.
+    /// Moved to the background thread during a call; `None` for good if that call panicked.
     inner: Option<crate::Observer>,
     worker: Arc<BackgroundThread>,
 }
 
 impl Observer {
     /// Waits for a change and returns the leader: at once on the first call, then after each
-    /// change.
+    /// change. `None`: there is no leader.
     ///
     /// # Errors
     /// As [`crate::Observer::next`].
     #[allow(clippy::should_implement_trait, reason = "it never ends, and it fails: no iterator")]
     pub fn next(&mut self) -> Result<Option<Leader>> {
-        let thread_failed_error = || {
-            let error = Error::new(ErrorKind::Closed, "the background thread failed");
-            error.at_engine(self.worker.engine).at_url(&self.worker.url)
+        let panicked_error = || {
+            let message = "the background thread panicked during an earlier call; make another observer";
+            Error::new(ErrorKind::Closed, message).at_engine(self.worker.engine).at_url(&self.worker.url)
         };
-        let mut observer = self.inner.take().ok_or_else(thread_failed_error)?;
+        let mut observer = self.inner.take().ok_or_else(panicked_error)?;
         let (observer, leader) = self.worker.call(async move {
             let leader = observer.next().await;
             Ok((observer, leader))

@@ -1,5 +1,5 @@
-//! Time: a local monotonic clock that also counts the time the machine slept, or a clock that a
-//! test controls, by hand or by pausing tokio.
+//! Time: a local monotonic clock that also counts the time for which the machine was suspended, or
+//! a clock that a test controls, by hand or by pausing tokio.
 //!
 //! Leases and ages are measured on this clock alone, and all waits use it. The wall clock is read
 //! only once, where `memory:` stores records, and this clock advances it from there.
@@ -19,19 +19,35 @@ use self::manual::ManualSource;
 pub use crate::types::Instant;
 pub(crate) use crate::types::nanos;
 
-/// What a test clock shows first: one hour.
+/// What [`ManualClock::new`] and [`Clock::tokio`] show first: one hour. A test can thus subtract
+/// from the time.
 const TEST_CLOCK_START: Instant = Instant(3_600_000_000_000);
 
-/// A source of time.
+/// The clock on which leases, timeouts and pauses are measured: the system's, or one that a test
+/// controls. Cheap to clone; clones show the same time.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use leasehold::clock::Clock;
+///
+/// let clock = Clock::system();
+/// let start = clock.now();
+/// clock.sleep(Duration::from_millis(1)).await;
+/// assert!(clock.now() > start);
+/// # });
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug, Default)]
 enum ClockSource {
+    /// The machine's monotonic clock.
     #[default]
     System,
-    /// Tokio's clock, since this instant.
+    /// Tokio's clock, counted from this instant.
     Tokio(TokioInstant),
+    /// The clock of a [`ManualClock`].
     Manual(Arc<ManualSource>),
 }
 
@@ -49,7 +65,18 @@ impl PartialEq for Clock {
 
 impl Eq for Clock {}
 
-/// The time limit was reached before the work was done.
+/// The error of [`Clock::timeout`]: the time limit was reached before the work was done.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use leasehold::clock::Clock;
+///
+/// let never = std::future::pending::<()>();
+/// let elapsed = Clock::system().timeout(Duration::from_millis(1), never).await.unwrap_err();
+/// assert_eq!(elapsed.to_string(), "the time limit has passed");
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Elapsed;
@@ -64,19 +91,19 @@ impl std::error::Error for Elapsed {}
 
 #[allow(clippy::disallowed_methods, reason = "this is the clock that is handed in")]
 impl Clock {
-    /// The machine's monotonic clock, which counts while the machine sleeps and never jumps.
+    /// The machine's monotonic clock, which counts while the machine is suspended and never jumps.
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// Tokio's own clock, from now on. In a runtime with paused time it is frozen, too, and jumps
-    /// to the next timer when all tasks are idle. For tests: it does not count the time that the
-    /// machine slept.
+    /// Tokio's own clock, from now on, for tests. In a runtime with paused time it stops, too, and
+    /// jumps to the next timer when all tasks are idle. It does not count while the machine is
+    /// suspended.
     pub fn tokio() -> Self {
         Self(ClockSource::Tokio(TokioInstant::now()))
     }
 
-    /// The present moment.
+    /// The instant that the clock shows now.
     pub fn now(&self) -> Instant {
         match &self.0 {
             ClockSource::System => system::now(),
@@ -85,12 +112,14 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`. If the machine sleeps meanwhile, it may wake later by that time.
+    /// Waits until the clock shows `at`. If the machine is suspended meanwhile, the wait may be
+    /// longer by that time.
     pub fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, Duration::MAX)
     }
 
-    /// Waits for this time. If the machine sleeps meanwhile, it may wake later by that time.
+    /// Waits for this time. If the machine is suspended meanwhile, the wait may be longer by that
+    /// time.
     pub async fn sleep(&self, time: Duration) {
         match &self.0 {
             ClockSource::System | ClockSource::Tokio(_) => tokio::time::sleep(time).await,
@@ -98,10 +127,10 @@ impl Clock {
         }
     }
 
-    /// Runs `work` for no longer than `most`, and drops it then.
+    /// Runs `work` for no longer than `limit`, and returns its output.
     ///
     /// # Errors
-    /// If `work` did not complete in time.
+    /// [`Elapsed`] if `work` was not done within `limit`; it is dropped then.
     pub async fn timeout<F: Future>(&self, limit: Duration, work: F) -> Result<F::Output, Elapsed> {
         let work = std::pin::pin!(work);
         match &self.0 {
@@ -114,11 +143,13 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`, and wakes soon after the machine resumes from sleep, too.
+    /// Waits until the clock shows `at`. If the machine is suspended past `at`, the wait ends at
+    /// most [`MAX_SLEEP_SLICE`] after it resumes.
     pub(crate) fn sleep_until_despite_suspend(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.sleep_in_slices(at, MAX_SLEEP_SLICE)
     }
 
+    /// Waits until the clock shows `at`, and reads the clock at least once per `slice`.
     fn sleep_in_slices(&self, at: Instant, slice: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         if let ClockSource::Manual(manual) = &self.0 {
             let manual = Arc::clone(manual);
@@ -145,22 +176,23 @@ pub(crate) async fn pause_before_poll(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// The timer below does not count the time that the machine slept, so the keeper naps no longer
-/// than this. After a resume it signals a loss at most this much late. (`is_held` reads the clock
-/// itself and is never late.)
+/// The longest sleep of the keeper. Tokio's timer does not count while the machine is suspended, so
+/// after a resume the keeper signals a loss at most this much late. (`is_held` reads the clock and
+/// is never late.)
 const MAX_SLEEP_SLICE: Duration = Duration::from_secs(1);
 
-/// The time of day: read once, then advanced by the monotonic clock, so it never jumps.
+/// The wall clock, read once and then advanced by a monotonic clock, so that it never jumps.
 #[cfg(feature = "memory")]
 #[derive(Debug)]
 pub(crate) struct WallTime {
+    /// The time since 1970, UTC, at `started_at`.
     wall_at_start: Duration,
     started_at: Instant,
 }
 
 #[cfg(feature = "memory")]
 impl WallTime {
-    #[allow(clippy::disallowed_methods, reason = "read once; from here on the clock goes by itself")]
+    #[allow(clippy::disallowed_methods, reason = "read once; from then on the monotonic clock advances it")]
     pub(crate) fn new(clock: &Clock) -> Self {
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self { wall_at_start: wall, started_at: clock.now() }
@@ -213,7 +245,7 @@ mod tests {
     async fn a_timeout_drops_the_work_once_the_clock_is_advanced_past_it() {
         let manual_clock = ManualClock::new();
         let clock = manual_clock.clock();
-        assert_eq!(clock.timeout(Duration::ZERO, async { 1 }).await, Ok(1), "what is there counts");
+        assert_eq!(clock.timeout(Duration::ZERO, async { 1 }).await, Ok(1), "work that is done at once is in time");
         let late = tokio::spawn({
             let clock = clock.clone();
             async move { clock.timeout(Duration::from_secs(10), clock.sleep(Duration::from_secs(11))).await }

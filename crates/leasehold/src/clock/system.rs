@@ -1,4 +1,5 @@
-//! The machine's clock.
+//! The machine's monotonic clock. On Linux and Android it also counts while the machine is
+//! suspended.
 
 use super::Instant;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

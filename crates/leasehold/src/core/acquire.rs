@@ -16,26 +16,26 @@ use crate::logic::table::Refusal;
 use crate::logic::{backoff, lease as rules};
 use crate::types::{Effect, Error, ErrorKind, Mode, Result, Token};
 
-/// How long the caller waits for a lock.
+/// How long a request waits if the lock is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitLimit {
-    /// Not at all.
+    /// It does not wait: one attempt decides.
     NoWait,
-    /// This long.
+    /// It waits for this time, and then fails with `Timeout`.
     AtMost(Duration),
-    /// Until it is granted.
+    /// It waits until the lock is granted.
     Unlimited,
 }
 
-/// How much longer than its wait a caller waits for an answer in flight.
+/// How much longer than its timeout a request waits for an answer in flight.
 const REPLY_GRACE: Duration = Duration::from_millis(250);
 
-/// Caps a call's timeout `timeout` at the caller's remaining wait, plus [`REPLY_GRACE`].
+/// The timeout of one engine call: `timeout`, but at most until [`REPLY_GRACE`] after `give_up_at`.
 fn cap_timeout(timeout: Duration, give_up_at: Instant, manager: &LeaseManager) -> Duration {
     timeout.min(give_up_at.duration_since(manager.clock.now()).saturating_add(REPLY_GRACE))
 }
 
-/// Acquires a lock. `None`: it is not free, and the caller does not wait.
+/// Acquires a lock. `None`: it is not free, and the request does not wait.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
     options: Arc<LockOptions>,
@@ -43,12 +43,12 @@ pub(crate) async fn acquire(
     max_hold: Option<Duration>,
 ) -> Result<Option<Guard>> {
     let manager = &shared.manager;
-    let refusal = if manager.rejects_requests() {
+    let accepted = if manager.rejects_requests() {
         Err(Error::new(ErrorKind::Closed, "this Locks was closed"))
     } else {
         manager.capabilities.check_options(&options)
     };
-    refusal.map_err(|error| shared.locate(error.about_lock(&options.name)))?;
+    accepted.map_err(|error| shared.locate(error.about_lock(&options.name)))?;
     let span =
         tracing::debug_span!("acquire", name = %options.name, mode = %options.mode, engine = shared.engine_name());
     let claim = Arc::new(Claim::with_clock(manager.clock.clone(), options));
@@ -66,15 +66,16 @@ pub(crate) async fn acquire(
             None => first_step = Some(step),
         }
     }
-    let mut attempt = Acquisition::new(shared, claim, wait_limit, max_hold);
-    attempt.inflight = first_step;
-    let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
-    attempt.report_outcome(&result);
-    result.map_err(|error| shared.locate(error.about_lock(attempt.claim.name())))
+    let mut acquisition = Acquisition::new(shared, claim, wait_limit, max_hold);
+    acquisition.inflight = first_step;
+    let result = if span.is_disabled() { acquisition.run().await } else { acquisition.run().instrument(span).await };
+    acquisition.report_outcome(&result);
+    result.map_err(|error| shared.locate(error.about_lock(acquisition.claim.name())))
 }
 
-/// Acquires several locks in one step, if the engine can and all are free. `None`: the caller
-/// acquires them one by one.
+/// Acquires several locks in one engine call, and returns a guard per lock, in order. `None`, with
+/// nothing held: the engine cannot do that, or a lock is not free; the caller acquires them one by
+/// one.
 pub(crate) async fn acquire_all(
     shared: &Arc<Shared>,
     options: Vec<Arc<LockOptions>>,
@@ -89,30 +90,30 @@ pub(crate) async fn acquire_all(
     {
         return Ok(None);
     }
-    let max_timeout = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
-    let new = |options| Arc::new(Claim::with_clock(manager.clock.clone(), options));
-    let mut unclaimed = AbandonOnDrop { shared, claims: options.into_iter().map(new).collect() };
-    let mut step = Arc::clone(&manager.engine).attempt_all(unclaimed.claims.clone());
-    let bound = || max_wait.map_or(max_timeout, |max_wait| max_timeout.min(max_wait.saturating_add(REPLY_GRACE)));
-    let called = keeper::call(manager, &mut step, bound).await;
-    // An error names one lock: the one that would be acquired first, one by one.
-    let Some(grants) = called.map_err(|error| error.about_lock(unclaimed.claims[0].name()))? else {
-        unclaimed.claims.clear();
+    let call_timeout = options.iter().map(|options| rules::call_timeout(options.ttl)).min().unwrap_or_default();
+    let new_claim = |options| Arc::new(Claim::with_clock(manager.clock.clone(), options));
+    let mut pending = AbandonOnDrop { shared, claims: options.into_iter().map(new_claim).collect() };
+    let mut step = Arc::clone(&manager.engine).attempt_all(pending.claims.clone());
+    let timeout = || max_wait.map_or(call_timeout, |max_wait| call_timeout.min(max_wait.saturating_add(REPLY_GRACE)));
+    let result = keeper::call(manager, &mut step, timeout).await;
+    // An error is about all locks and can name only one: it names the first.
+    let Some(grants) = result.map_err(|error| error.about_lock(pending.claims[0].name()))? else {
+        pending.claims.clear();
         return Ok(None);
     };
     let now = manager.clock.now();
-    let begin = |(claim, grant): (&Arc<Claim>, Grant)| {
+    let live_lease = |(claim, grant): (&Arc<Claim>, Grant)| {
         let lease = GrantedLease::new(manager, claim, grant, max_hold);
         (now < lease.deadline).then_some((lease, Arc::clone(claim)))
     };
-    let options: Option<Vec<_>> = unclaimed.claims.iter().zip(grants).map(begin).collect();
-    // Too late for one of them: release all.
-    let Some(options) = options else { return Ok(None) };
-    unclaimed.claims.clear();
-    Ok(Some(options.into_iter().map(|(lease, claim)| lease.begin(shared, claim)).collect()))
+    let leases: Option<Vec<_>> = pending.claims.iter().zip(grants).map(live_lease).collect();
+    // One of the leases has ended already: dropping `pending` releases all claims.
+    let Some(leases) = leases else { return Ok(None) };
+    pending.claims.clear();
+    Ok(Some(leases.into_iter().map(|(lease, claim)| lease.begin(shared, claim)).collect()))
 }
 
-/// Claims that are released on drop unless they became guards.
+/// Claims that the keeper releases when this is dropped, unless they were taken out.
 struct AbandonOnDrop<'a> {
     shared: &'a Arc<Shared>,
     claims: Vec<Arc<Claim>>,
@@ -126,27 +127,30 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
-/// The lease of a grant.
+/// The lease of a grant that the caller has not accepted yet.
 struct GrantedLease {
     token: Token,
+    /// When the engine reserved the lock for the claim.
     starts_at: Instant,
     deadline: Instant,
+    /// When `max_hold` ends; [`Instant::NEVER`] without it.
     max_deadline: Instant,
 }
 
 impl GrantedLease {
+    /// `max_hold` is `None` if the hold is not limited.
     fn new(manager: &LeaseManager, claim: &Claim, grant: Grant, max_hold: Option<Duration>) -> Self {
-        // A hand-off's lease may have been running for a while; the hold begins now.
+        // A lease that was handed off may have been running for a while, but the hold begins now.
         let held_from = match max_hold {
             Some(_) if !manager.capabilities.uses_local_clock => manager.clock.now(),
             _ => grant.reserved_at,
         };
-        let cap = max_hold.map_or(Instant::NEVER, |limit| held_from.saturating_add(limit));
-        let deadline = rules::deadline(grant.expires_at, manager.capabilities.drift, claim.options.ttl, cap);
-        Self { token: grant.token, starts_at: grant.reserved_at, deadline, max_deadline: cap }
+        let max_deadline = max_hold.map_or(Instant::NEVER, |limit| held_from.saturating_add(limit));
+        let deadline = rules::deadline(grant.expires_at, manager.capabilities.drift, claim.options.ttl, max_deadline);
+        Self { token: grant.token, starts_at: grant.reserved_at, deadline, max_deadline }
     }
 
-    /// Begins the lease.
+    /// Begins the lease: the keeper renews it from now on, and the caller gets its guard.
     fn begin(self, shared: &Arc<Shared>, claim: Arc<Claim>) -> Guard {
         claim.lease.begin(self.token, self.starts_at, self.deadline, self.max_deadline);
         let due = rules::renew_at(self.starts_at, claim.options.ttl, claim.id.bits() as u32);
@@ -156,37 +160,48 @@ impl GrantedLease {
     }
 }
 
+/// One request for a lock, from its first attempt to its guard or its error. Dropping it releases
+/// the claim if the engine may know it.
 struct Acquisition<'a> {
     shared: &'a Arc<Shared>,
     claim: Arc<Claim>,
     max_hold: Option<Duration>,
     wait_limit: WaitLimit,
-    /// When the attempt began; not set if no timeout or metric needs it.
+    /// When the request began; zero if no timeout or metric needs it.
     started_at: Instant,
+    /// When the wait ends: at once without a wait, never without a limit.
     give_up_at: Instant,
     /// The call in flight. If the caller drops the future, the keeper completes this call in the
     /// background before it releases the claim.
     inflight: Option<Step<AcquireReply>>,
     /// Whether the engine may know the claim.
     maybe_known_to_engine: bool,
-    /// When the engine first failed to respond, since its last response.
+    /// When the first call since the engine's last response failed; `None`: the last call
+    /// succeeded.
     unresponsive_since: Option<Instant>,
+    /// The error of the last failed call.
     last_error: Option<Error>,
+    /// How many calls failed since the engine's last response.
     failures: u32,
-    /// How often the lock was not free while the claim had no position in a queue.
+    /// How many attempts since the last queue position found the lock busy.
     busy_count: u32,
+    /// Whether an attempt found that the lock is not free.
     is_contended: bool,
-    /// The end of the cool-down in the engine's last answer.
+    /// The end of the cool-down in the engine's last answer; `None`: it cools down no more.
     cool_down_until: Option<Instant>,
     /// Whether a call ended with an unknown effect.
     is_effect_unknown: bool,
+    /// Whether nothing is left to release: the claim has its guard, or the engine does not know it.
     is_done: bool,
 }
 
-/// What the loop does next.
+/// What the acquire loop does next.
 enum NextAction {
+    /// Request the lock.
     Attempt,
+    /// Wait in the queue for a change, and check again after this time; `None`: no need to check.
     Wait(Option<Duration>),
+    /// Sleep for this time, and then request the lock.
     Pause(Duration),
 }
 
@@ -221,10 +236,12 @@ impl<'a> Acquisition<'a> {
         }
     }
 
+    /// The manager, borrowed for as long as the request lasts.
     fn manager(&self) -> &'a LeaseManager {
         &self.shared.manager
     }
 
+    /// The acquire loop. `None`: the lock is not free, and the request does not wait.
     async fn run(&mut self) -> Result<Option<Guard>> {
         let mut next = NextAction::Attempt;
         loop {
@@ -259,9 +276,9 @@ impl<'a> Acquisition<'a> {
                     self.retry_later(Some(left), now)
                 }
                 Ok(AcquireReply::Busy { recheck_after: recheck }) => self.retry_later(recheck, now),
-                Ok(AcquireReply::Queued { recheck_after: recheck, cool_down: cooling, .. }) => {
+                Ok(AcquireReply::Queued { recheck_after: recheck, cool_down, .. }) => {
                     self.is_contended = true;
-                    cooling.into_iter().for_each(|left| self.note_cool_down(left));
+                    cool_down.into_iter().for_each(|left| self.note_cool_down(left));
                     self.busy_count = 0;
                     NextAction::Wait(recheck)
                 }
@@ -276,17 +293,20 @@ impl<'a> Acquisition<'a> {
         }
     }
 
+    /// Requests the lock, or continues the request in flight.
     async fn attempt(&mut self) -> Result<AcquireReply> {
         self.maybe_known_to_engine = true;
         let queue = self.wait_limit != WaitLimit::NoWait;
         let (manager, ttl, give_up_at) = (self.manager(), self.claim.options.ttl, self.bounded_give_up_at());
-        let new = || Arc::clone(&manager.engine).attempt(Arc::clone(&self.claim), queue);
-        let step = self.inflight.get_or_insert_with(new);
+        let new_step = || Arc::clone(&manager.engine).attempt(Arc::clone(&self.claim), queue);
+        let step = self.inflight.get_or_insert_with(new_step);
         let result = keeper::call(manager, step, || cap_timeout(rules::call_timeout(ttl), give_up_at, manager)).await;
         self.inflight = None;
         self.note_response(result)
     }
 
+    /// Waits in the queue until the claim's state changes, the next heartbeat is due, the time
+    /// `recheck` has passed, or the wait ends.
     async fn wait(&mut self, now: Instant, recheck: Option<Duration>) -> Result<AcquireReply> {
         let mut timeout = rules::heartbeat_interval(self.claim.options.ttl).min(self.give_up_at.duration_since(now));
         if let Some(recheck) = recheck {
@@ -301,11 +321,12 @@ impl<'a> Acquisition<'a> {
         self.note_response(result)
     }
 
-    /// When a caller with a bounded wait gives up.
+    /// When a request with a limited wait gives up; never for any other request.
     fn bounded_give_up_at(&self) -> Instant {
         if matches!(self.wait_limit, WaitLimit::AtMost(_)) { self.give_up_at } else { Instant::NEVER }
     }
 
+    /// Forgets earlier failures if the engine responded.
     fn note_response(&mut self, result: Result<AcquireReply>) -> Result<AcquireReply> {
         if result.is_ok() {
             self.unresponsive_since = None;
@@ -315,12 +336,13 @@ impl<'a> Acquisition<'a> {
         result
     }
 
+    /// Stores that the engine cools down for another `left`.
     fn note_cool_down(&mut self, left: Duration) {
         self.cool_down_until = Some(self.manager().clock.now().saturating_add(left));
     }
 
-    /// Begins the lease of a grant. `None`: the grant arrived after its lease had ended, and the
-    /// claim retries.
+    /// Begins the lease of a grant. `None`: the grant arrived after its lease had ended, so the
+    /// request tries again. An error if `max_hold` has passed already.
     fn accept(&mut self, grant: Grant) -> Result<Option<Guard>> {
         let lease = GrantedLease::new(self.manager(), &self.claim, grant, self.max_hold);
         let waited = self.is_contended || !self.manager().capabilities.uses_local_clock;
@@ -358,18 +380,18 @@ impl<'a> Acquisition<'a> {
     fn handle_failure(&mut self, error: Error) -> Result<NextAction> {
         let retry = error.is_retryable() && self.wait_limit != WaitLimit::NoWait;
         let now = self.manager().clock.now();
-        let silent_since = *self.unresponsive_since.get_or_insert(now);
+        let unresponsive_since = *self.unresponsive_since.get_or_insert(now);
         self.is_effect_unknown |= error.effect() == Effect::Unknown;
         if !self.is_effect_unknown && !retry && !self.is_contended {
             self.maybe_known_to_engine = false;
         }
         // A bounded wait includes the time in which the engine is unreachable.
         let bounded = matches!(self.wait_limit, WaitLimit::AtMost(_));
-        let silent_too_long = !bounded && now.duration_since(silent_since) >= self.claim.options.ttl;
-        if !retry || now >= self.give_up_at || silent_too_long {
-            // If the last try was cut short, the error before it is more specific.
-            let cut_short = error.message_without_location().ends_with(keeper::NO_RESPONSE);
-            return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));
+        let unresponsive_too_long = !bounded && now.duration_since(unresponsive_since) >= self.claim.options.ttl;
+        if !retry || now >= self.give_up_at || unresponsive_too_long {
+            // If the last call timed out, the error before it is more specific.
+            let timed_out = error.message_without_location().ends_with(keeper::NO_RESPONSE);
+            return Err(self.last_error.take().filter(|_| timed_out).unwrap_or(error));
         }
         tracing::debug!(%error, "trying again");
         self.last_error = Some(error);
@@ -380,8 +402,8 @@ impl<'a> Acquisition<'a> {
         Ok(NextAction::Pause(pause))
     }
 
-    /// The error at the end of the wait. If the engine has not responded lately, that is the
-    /// reason.
+    /// The error at the end of the wait: that of the last call if it failed, the cool-down if there
+    /// is one, and otherwise `Timeout`.
     fn timeout_error(&mut self) -> Error {
         let now = self.manager().clock.now();
         let waited = now.duration_since(self.started_at);
@@ -394,6 +416,7 @@ impl<'a> Acquisition<'a> {
         Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; another claim holds it")).retryable()
     }
 
+    /// Counts the outcome in the metrics. Dropping the acquisition after this is no cancellation.
     fn report_outcome(&mut self, result: &Result<Option<Guard>>) {
         let metrics = &self.manager().metrics;
         if metrics.is_enabled() {
@@ -411,7 +434,6 @@ impl<'a> Acquisition<'a> {
                 );
             }
         }
-        // The outcome is known: dropping the attempt from here on is no cancellation.
         if !self.is_done && !self.maybe_known_to_engine {
             self.is_done = true;
         }
@@ -420,8 +442,8 @@ impl<'a> Acquisition<'a> {
 }
 
 impl Drop for Acquisition<'_> {
-    /// Releases what the engine may still store of the claim, also when the caller dropped the
-    /// future.
+    /// Releases the claim if the engine may know it and it has no guard: after an error, and when
+    /// the caller dropped the future.
     fn drop(&mut self) {
         let manager = self.manager();
         manager.metrics.add_waiters(-1);
@@ -450,18 +472,21 @@ fn cooling_down_error(left: Duration) -> Error {
 
 /// The error of a request that an operator force released.
 fn force_released_error() -> Error {
-    let message = "the request was force released (evicted) while it waited; it does not queue again by itself";
+    let message =
+        "an operator force released the request while it waited; request the lock again if it is still needed";
     Error::new(ErrorKind::ForceReleased, message)
 }
 
+/// The error of a request in the mode `wanted` that can never be granted beside the present
+/// holders.
 fn refusal_error(refusal: Refusal, wanted: Mode) -> Error {
     let message = match (refusal, wanted) {
-        (Refusal::LimitMismatch(limit), Mode::Permits { limit: asked, .. }) => {
-            format!("is a semaphore of {limit} at present, and {asked} was asked for; all must name the same limit")
-        }
-        (Refusal::LimitMismatch(limit), _) => format!("is a semaphore of {limit} at present"),
+        (Refusal::LimitMismatch(limit), Mode::Permits { limit: requested, .. }) => format!(
+            "is a semaphore with a limit of {limit} at present, and {requested} was requested; all clients must pass the same limit"
+        ),
+        (Refusal::LimitMismatch(limit), _) => format!("is a semaphore with a limit of {limit} at present"),
         (Refusal::Upgrade(held), wanted) => format!(
-            "this owner holds it ({held}) and asks for more ({wanted}); it would wait for itself: release it first"
+            "this owner holds it ({held}) and requests more ({wanted}); it would wait for itself: release it first"
         ),
     };
     Error::new(ErrorKind::Conflict, message)

@@ -1,4 +1,4 @@
-//! The guard of a held lock.
+//! The guard of a held lock, and the handle that observes its loss.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,19 @@ use crate::engine::ReleaseReply;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// The result of a release.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// use leasehold::ReleaseOutcome;
+///
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// match guard.release().await? {
+///     ReleaseOutcome::Released => {}
+///     ReleaseOutcome::AlreadyLost(reason) => eprintln!("check what was written, the lock was lost: {reason}"),
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lock that was lost before its release may have been another's meanwhile"]
 pub enum ReleaseOutcome {
@@ -24,8 +37,20 @@ pub enum ReleaseOutcome {
 
 /// A held lock. The keeper renews it until it is released, dropped or lost.
 ///
-/// Dropping it releases the lock in the background, on a best-effort basis.
-/// [`release`](Self::release) waits for the engine and returns the outcome.
+/// Dropping it releases the lock in the background; if that fails, the lock is free at the end of
+/// its TTL. [`release`](Self::release) waits for the engine and returns the outcome.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// use leasehold::ReleaseOutcome;
+///
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let write = async { format!("with token {}", guard.token()) };
+/// assert_eq!(guard.protect(write).await?, "with token 1");   // `Lost` if the lock is lost meanwhile
+/// assert_eq!(guard.release().await?, ReleaseOutcome::Released);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     shared: Arc<Shared>,
@@ -48,18 +73,19 @@ impl Guard {
         self.claim.lease.token()
     }
 
-    /// The claim that holds the lock, as [`inspect`](crate::Locks::inspect) lists it among the
-    /// holders. Keep it secret: a client that knows the whole id can release the lock.
+    /// The id of the claim that holds the lock, as [`inspect`](crate::Locks::inspect) lists it
+    /// among the holders. Keep it secret: a client that knows the whole id can release the lock.
     pub fn claim_id(&self) -> ClaimId {
         self.claim.id
     }
 
-    /// The moment from which the holder must not rely on the lock. Every renewal moves it.
+    /// The instant from which the holder must not rely on the lock. Every renewal moves it.
     pub fn deadline(&self) -> Instant {
         self.claim.lease.deadline()
     }
 
-    /// The moment from which the keeper does not renew the lock: `max_hold` after the grant.
+    /// The latest possible [`deadline`](Self::deadline): `max_hold` after the grant, or
+    /// [`Instant::NEVER`] without `max_hold`. A release request moves it to the present deadline.
     pub fn max_deadline(&self) -> Instant {
         self.claim.lease.max_deadline()
     }
@@ -85,7 +111,7 @@ impl Guard {
         self.claim.lease.wait_until_lost().await
     }
 
-    /// Why the lock was lost, if it was.
+    /// Why the lock was lost; `None` while it is held.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.is_held();
         self.claim.lease.lost_reason()
@@ -102,12 +128,13 @@ impl Guard {
         self.claim.lease.wait_for_release_request().await;
     }
 
-    /// Whether an operator asked for the release of the lock.
+    /// Whether an operator requested the release of the lock
+    /// ([`Locks::request_release`](crate::Locks::request_release)).
     pub fn is_release_requested(&self) -> bool {
         self.claim.lease.is_release_requested()
     }
 
-    /// A handle that observes the loss of this lock elsewhere, without keeping it held.
+    /// A handle with which another task can observe the loss of this lock, without keeping it held.
     pub fn watcher(&self) -> LeaseWatcher {
         LeaseWatcher(Arc::clone(&self.claim))
     }
@@ -132,7 +159,7 @@ impl Guard {
         &self.shared
     }
 
-    /// The error for the loss of this lock, with the reason.
+    /// An error of the kind `Lost` about this lock, with the reason.
     pub fn lost_error(&self, reason: LostReason) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("lost: {reason}"));
         self.shared.locate(error).about_lock(self.name())
@@ -152,20 +179,19 @@ impl Guard {
     /// `Released`, because the lock was held until the first request.
     pub async fn release(self) -> Result<ReleaseOutcome> {
         let manager = &self.shared.manager;
-        let same_clock = manager.capabilities.uses_local_clock;
         let lease = &self.claim.lease;
-        // The engine does not know `max_hold`: with a cap, only the lease shows whether it was
-        // reached.
-        let was_held = if same_clock && lease.max_deadline() == Instant::NEVER {
+        // An engine that reads this process's clock answers whether the release was in time. But it
+        // does not know `max_hold`, so then the lease must decide.
+        let was_held = if manager.capabilities.uses_local_clock && lease.max_deadline() == Instant::NEVER {
             lease.mark_released_unchecked()
         } else {
             lease.mark_released()
         };
         let (label, outcome) = if was_held {
             manager.untrack(&self.claim);
-            let ending = PendingRelease { guard: &self, is_done: false };
+            let pending = PendingRelease { guard: &self, is_done: false };
             let result = keeper::release(manager, &self.claim, || self.deadline()).await;
-            ending.finish(result.is_ok());
+            pending.finish(result.is_ok());
             match result {
                 Ok(ReleaseReply::Released) => ("released", Ok(ReleaseOutcome::Released)),
                 Ok(_) if manager.clock.now() >= self.deadline() => {
@@ -189,8 +215,8 @@ impl Drop for Guard {
             self.shared.manager.untrack(&self.claim);
             self.shared.manager.abandon(Arc::clone(&self.claim), None);
         } else if self.claim.lease.lost_reason().is_some() {
-            // The holder has stopped using the lock: release what the engine still has of it, so
-            // that no waiter waits for its TTL.
+            // The engine may still store the lost claim: release it, so that no waiter waits for
+            // its TTL.
             self.shared.manager.abandon(Arc::clone(&self.claim), None);
         }
     }
@@ -206,46 +232,60 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
+/// Observes the loss of a guard's lock. Made by [`Guard::watcher`]. Cheap to clone, and does not
+/// keep the lock held.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let watcher = guard.watcher();
+/// assert!(watcher.is_held());
+/// guard.release().await?;
+/// assert!(!watcher.is_held());
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct LeaseWatcher(Arc<Claim>);
 
 impl LeaseWatcher {
-    /// See [`Guard::is_held`].
+    /// Whether the lock is held right now, as [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
         self.0.lease.is_held()
     }
 
-    /// See [`Guard::deadline`].
+    /// The instant from which the holder must not rely on the lock, as [`Guard::deadline`].
     pub fn deadline(&self) -> Instant {
         self.0.lease.deadline()
     }
 
-    /// See [`Guard::lost`].
+    /// Waits until the lock is lost, and returns the reason. Does not complete while the lock is
+    /// held, or after its guard released it.
     pub async fn lost(&self) -> LostReason {
         self.0.lease.wait_until_lost().await
     }
 
-    /// See [`Guard::release_requested`].
+    /// Waits until an operator requests the release of the lock, as [`Guard::release_requested`].
     pub async fn release_requested(&self) {
         self.0.lease.wait_for_release_request().await;
     }
 
-    /// See [`Guard::is_release_requested`].
+    /// Whether an operator requested the release of the lock, as [`Guard::is_release_requested`].
     pub fn is_release_requested(&self) -> bool {
         self.0.lease.is_release_requested()
     }
 }
 
-/// A release in progress. If it is dropped or fails, the keeper continues it.
+/// A release in progress. If its future is dropped, or if it fails, the keeper continues it.
 struct PendingRelease<'a> {
     guard: &'a Guard,
     is_done: bool,
 }
 
 impl PendingRelease<'_> {
-    fn finish(mut self, done: bool) {
-        self.is_done = done;
+    /// Ends the release; if it is not done, the keeper continues it.
+    fn finish(mut self, is_done: bool) {
+        self.is_done = is_done;
     }
 }
 

@@ -1,4 +1,5 @@
-//! What all primitives share, over any engine: the acquire loop, the keeper and the guard.
+//! The parts that all primitives share, over any engine: the acquire loop, the keeper and the
+//! guard.
 
 pub(crate) mod acquire;
 pub(crate) mod guard;

@@ -58,6 +58,12 @@ mod postgres;
 pub use self::postgres::PostgresValue;
 
 /// The SQL dialect of a database.
+///
+/// ```
+/// use leasehold::{database::Dialect, fence};
+///
+/// assert!(fence::ddl(Dialect::Postgres).starts_with("CREATE TABLE"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -68,28 +74,36 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Quotes a table or column name, which the caller has checked to be plain.
+    /// The name of a table or column, in this dialect's quotation marks. The caller has checked it.
     pub(crate) fn quote(self, name: &str) -> String {
         crate::logic::sql_identifier::quote(name, if self == Self::Postgres { '"' } else { '`' })
     }
 }
 
-/// A connection or a transaction of yours. Implemented for the types in the [table above](self) and
-/// no others.
+/// A connection or a transaction of yours. Implemented for the types in the
+/// [table of this module](self) and no others.
+///
+/// ```
+/// use leasehold::database::{Dialect, Session};
+///
+/// fn dialect_of<S: Session>(_session: &S) -> Dialect {
+///     S::DIALECT
+/// }
+/// ```
 pub trait Session: sealed::Sealed + Send {
     /// The SQL dialect of the session.
     const DIALECT: Dialect;
-    /// A row of the client library.
+    /// The client library's type of a row.
     type Row: Send + Sync;
-    /// A value of a column.
+    /// The client library's type of a column's value.
     type Value: Send + Sync;
 
     /// Runs a statement that has no parameters and returns no rows.
     #[doc(hidden)]
     fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::StatementError>> + Send;
 
-    /// Runs a query whose only parameter is `key`. Returns each row with the number in its last
-    /// column, which is the row's version.
+    /// Runs a SELECT with `key` as its only value, and returns its rows. The last column of each is
+    /// its version.
     #[doc(hidden)]
     fn read(
         &mut self,
@@ -97,9 +111,8 @@ pub trait Session: sealed::Sealed + Send {
         key: &Self::Value,
     ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::StatementError>> + Send;
 
-    /// Runs a statement whose parameters are `values`, then `key`, then `version`: it writes the
-    /// values to the row with this key if the row still has this version. Returns the number of
-    /// rows written: 0 if the row has another version.
+    /// Runs an UPDATE that writes `values` to the row with this key and version. Returns the number
+    /// of rows written: 0 if the row has another version by now.
     #[doc(hidden)]
     fn write(
         &mut self,
@@ -112,14 +125,28 @@ pub trait Session: sealed::Sealed + Send {
 
 /// A connection in `autocommit` mode: no transaction is open, and each statement takes effect on
 /// its own.
+///
+/// ```
+/// use leasehold::{database::Connection, fence};
+///
+/// async fn prepare<C: Connection>(connection: &mut C) -> Result<(), fence::AdmitError> {
+///     fence::create_table(connection).await
+/// }
+/// ```
 pub trait Connection: Session {}
 
 /// A transaction: its statements take effect together, when you commit it.
+///
+/// ```
+/// use leasehold::{Token, database::Transaction, fence};
+///
+/// async fn begin_write<T: Transaction>(tx: &mut T, token: Token) -> Result<(), fence::AdmitError> {
+///     fence::admit(tx, "stock:42", token).await
+/// }
+/// ```
 pub trait Transaction: Session {
-    /// Records `token` for the resource unless the fence has seen a higher one, or the same one
-    /// from another owner. `sql` is the statement that records it and the one that then reads the
-    /// fence. `None`: the token is admitted. `Some`: it is stale, and this is what the fence has
-    /// seen.
+    /// Stores the token as the resource's highest and returns `None`; returns what the fence has
+    /// seen if the token is stale. `sql` has the two statements of the fence.
     #[doc(hidden)]
     fn admit(
         &mut self,
@@ -130,9 +157,18 @@ pub trait Transaction: Session {
     ) -> impl Future<Output = Result<Option<FenceState>, sealed::StatementError>> + Send;
 }
 
-/// A value that can be written to a column, through the client library whose value type is `V`.
+/// A value that can be written to a column, or looked up as a key. `V` is the client library's type
+/// of values.
+///
+/// ```
+/// use leasehold::database::{IntoValue, Session};
+///
+/// fn column_value<S: Session>(value: impl IntoValue<S::Value>) -> S::Value {
+///     value.into_value()
+/// }
+/// ```
 pub trait IntoValue<V> {
-    /// Converts it to the client library's value type.
+    /// Converts the value to the client library's type.
     fn into_value(self) -> V;
 }
 
@@ -145,7 +181,8 @@ pub(crate) mod sealed {
     use crate::database::Cause;
     use crate::logic::sql_error::SqlErrorClass;
 
-    #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
+    /// Implemented only in this crate, so that no other crate can implement `Session`.
+    #[allow(unreachable_pub, reason = "a public trait extends it")]
     pub trait Sealed {}
 
     /// Rows, each with its version: `None` if the version column is NULL.
@@ -154,7 +191,7 @@ pub(crate) mod sealed {
 
     /// A statement that failed: what that means for its effect, and the client library's error.
     #[derive(Debug)]
-    #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
+    #[allow(unreachable_pub, reason = "a hidden method of a public trait has it")]
     pub struct StatementError {
         pub(crate) class: SqlErrorClass,
         pub(crate) cause: Cause,

@@ -14,8 +14,8 @@ impl<T: Into<Value>> IntoValue<Value> for T {
     }
 }
 
-/// Classifies an error of the client library. After an error that the server did not report, the
-/// statement's effect is unknown.
+/// The error with its class. After an error that is not the server's (a lost connection, for
+/// example), the effect of the statement is unknown.
 fn statement_error(error: Error) -> StatementError {
     let class = match &error {
         Error::Server(server_error) => sql_error::classify_mysql(server_error.code),
@@ -24,11 +24,12 @@ fn statement_error(error: Error) -> StatementError {
     StatementError::new(class, error)
 }
 
-/// The error for a row that cannot be parsed; nothing was written.
+/// The error for a row with contents that leasehold cannot use; the statement wrote nothing.
 fn malformed_row(detail: &str) -> StatementError {
     StatementError::new(SqlErrorClass::Refused, detail.to_owned())
 }
 
+/// The rows of a SELECT with this key, each with its version, which is the last column.
 async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, StatementError> {
     let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(statement_error)?;
     let versions = rows.into_iter().map(|row| {
@@ -39,6 +40,7 @@ async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<seale
     versions.collect()
 }
 
+/// Runs an UPDATE of the row with this key and version, and returns the number of rows written.
 async fn write(
     conn: &mut impl Queryable,
     sql: &str,

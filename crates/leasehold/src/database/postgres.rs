@@ -10,7 +10,7 @@ use crate::logic::fence::FenceState;
 use crate::logic::sql_error::{self, SqlErrorClass};
 use crate::types::{Owner, Token};
 
-/// A value for PostgreSQL: any type with `ToSql`.
+/// A column's value for PostgreSQL: a boxed value of any type with `ToSql`.
 pub type PostgresValue = Box<dyn ToSql + Send + Sync>;
 
 impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
@@ -19,8 +19,8 @@ impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
     }
 }
 
-/// Classifies an error of the client library. After an error that the server did not report, the
-/// statement's effect is unknown, unless a value had the wrong type and was not sent.
+/// The error with its class. After an error that is not the server's (a lost connection, for
+/// example), the effect of the statement is unknown, unless a value had the wrong type.
 fn statement_error(error: Error) -> StatementError {
     let class = match error.code() {
         Some(state) => sql_error::classify_postgres(state.code()),
@@ -30,6 +30,7 @@ fn statement_error(error: Error) -> StatementError {
     StatementError::new(class, error)
 }
 
+/// The rows of a SELECT with this key, each with its version, which is the last column.
 async fn read(
     client: &(impl GenericClient + Sync),
     sql: &str,
@@ -43,6 +44,7 @@ async fn read(
     versions.collect::<Result<_, _>>().map_err(statement_error)
 }
 
+/// Runs an UPDATE of the row with this key and version, and returns the number of rows written.
 async fn write(
     client: &(impl GenericClient + Sync),
     sql: &str,

@@ -8,6 +8,12 @@ use crate::logic::lease::Drift;
 use crate::types::{Error, ErrorKind, Mode, Result};
 
 /// The order in which waiters acquire the lock.
+///
+/// ```
+/// use leasehold::engine::{Fairness, memory};
+///
+/// assert_eq!(memory::CAPABILITIES.fairness, Fairness::Fifo);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// In the order of their arrival.
@@ -16,7 +22,13 @@ pub enum Fairness {
     None,
 }
 
-/// What the rise of fencing tokens survives.
+/// How far tokens keep rising.
+///
+/// ```
+/// use leasehold::engine::{Fencing, memory};
+///
+/// assert_eq!(memory::CAPABILITIES.fencing, Fencing::Volatile);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
     /// Tokens rise only until the server (or, for an engine in memory, the process) restarts or
@@ -27,6 +39,12 @@ pub enum Fencing {
 }
 
 /// What frees the lock of a holder that does not release it.
+///
+/// ```
+/// use leasehold::engine::{Expiry, memory};
+///
+/// assert_eq!(memory::CAPABILITIES.expiry, Expiry::Lease);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The end of its lease.
@@ -36,6 +54,12 @@ pub enum Expiry {
 }
 
 /// The processes or hosts that can share a lock.
+///
+/// ```
+/// use leasehold::engine::{Reach, memory};
+///
+/// assert_eq!(memory::CAPABILITIES.reach, Reach::Process);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Only the tasks of one process.
@@ -47,6 +71,15 @@ pub enum Reach {
 }
 
 /// What an engine can do.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let can = locks.capabilities();
+/// assert!(can.shared && can.permits && can.force_release);
+/// assert!(can.require(can.records, "records").is_ok());
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {

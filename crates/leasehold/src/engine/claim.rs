@@ -7,7 +7,17 @@ use super::lease::Lease;
 use crate::clock::{Clock, Instant};
 use crate::types::{ClaimId, Holder, LockName, Mode, Owner, Token};
 
-/// What a claim requests. Many claims may share one value.
+/// The options of a claim. Claims with the same options share them.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use leasehold::{Holder, LockName, LockOptions, Mode};
+///
+/// let holder = Arc::new(Holder::this_process());
+/// let options = LockOptions::new(LockName::new("stock:42")?, Mode::Exclusive, None, Duration::from_secs(30), holder);
+/// assert_eq!(options.name.as_str(), "stock:42");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LockOptions {
@@ -33,6 +43,17 @@ impl LockOptions {
 }
 
 /// One request to hold a lock.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use leasehold::{Claim, Holder, LockName, LockOptions, Mode};
+///
+/// let holder = Arc::new(Holder::this_process());
+/// let options = LockOptions::new(LockName::new("stock:42")?, Mode::Exclusive, None, Duration::from_secs(30), holder);
+/// let claim = Claim::new(Arc::new(options));
+/// assert_eq!((claim.name().as_str(), claim.token().0), ("stock:42", 0));   // not granted yet
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Claim {

@@ -9,6 +9,17 @@ use crate::clock::{Clock, Instant};
 use crate::types::Token;
 
 /// Why a guard ended without a release.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// use leasehold::{LostReason, ReleaseOutcome};
+///
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// locks.force_release("stock:42", guard.claim_id()).await?;
+/// assert_eq!(guard.release().await?, ReleaseOutcome::AlreadyLost(LostReason::Revoked));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {

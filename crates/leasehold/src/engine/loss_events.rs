@@ -6,7 +6,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::types::ClaimId;
 
-/// A loss or possible loss of claims, which an engine reports without being asked by a renewal.
+/// What an engine reports on its own.
+///
+/// ```
+/// use leasehold::{ClaimId, engine::LossEvent};
+///
+/// let event = LossEvent::Lost(ClaimId::random());
+/// assert_ne!(event, LossEvent::Resync);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossEvent {
     /// This claim does not hold its lock any more.
@@ -21,7 +28,18 @@ pub enum LossEvent {
     Resync,
 }
 
-/// A subscription to an engine's [`LossEvent`]s.
+/// A stream of losses and possible losses, as the engine detects them.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::engine::{LossBroadcaster, LossEvent};
+///
+/// let broadcaster = LossBroadcaster::default();
+/// let mut events = broadcaster.subscribe();
+/// broadcaster.report_resync();
+/// assert_eq!(events.next().await, [LossEvent::Resync]);
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct LossEvents(Option<UnboundedReceiver<LossEvent>>);
 
@@ -46,7 +64,18 @@ impl LossEvents {
     }
 }
 
-/// Sends an engine's [`LossEvent`]s to all its subscribers.
+/// Broadcasts an engine's losses to its subscribers.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{ClaimId, engine::{LossBroadcaster, LossEvent}};
+///
+/// let (broadcaster, claim) = (LossBroadcaster::default(), ClaimId::random());
+/// let mut events = broadcaster.subscribe();
+/// broadcaster.report_lost(claim);
+/// assert_eq!(events.next().await, [LossEvent::Lost(claim)]);
+/// # });
+/// ```
 #[derive(Debug, Default)]
 pub struct LossBroadcaster(Mutex<Vec<UnboundedSender<LossEvent>>>);
 

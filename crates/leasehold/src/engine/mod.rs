@@ -52,6 +52,15 @@ use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
 /// One call to an engine: a future that is complete after one bounded step. The caller may drop it
 /// at any time. The step may have taken effect all the same, so the caller then calls
 /// [`Engine::release`].
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::engine::Step;
+///
+/// assert_eq!(Step::ready(Ok(7)).await?, 7);
+/// assert_eq!(Step::new(async { Ok(7) }).await?, 7);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<T>(StepState<T>);
 
@@ -104,7 +113,16 @@ impl<T> fmt::Debug for Step<T> {
     }
 }
 
-/// What a claim gets when it acquires a lock: a token, and a lease with its times.
+/// A grant of a lock.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Token, clock::Clock, engine::Grant};
+///
+/// let (sent, ttl) = (Clock::system().now(), Duration::from_secs(30));
+/// let grant = Grant::for_ttl(Token(7), sent, ttl);
+/// assert_eq!(grant.expires_at.duration_since(sent), ttl);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Higher than any token granted before for this name, or the same token for an owner that
@@ -131,7 +149,16 @@ impl Grant {
     }
 }
 
-/// The answer to a claim that wants a lock, from [`Engine::attempt`] and [`Engine::wait`].
+/// The answer to a claim.
+///
+/// ```
+/// use leasehold::engine::AcquireReply;
+///
+/// fn is_granted(reply: &AcquireReply) -> bool {
+///     matches!(reply, AcquireReply::Granted(_))
+/// }
+/// assert!(!is_granted(&AcquireReply::Busy { recheck_after: None }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireReply {
     /// The claim holds the lock.
@@ -186,6 +213,15 @@ impl AcquireReply {
 }
 
 /// The answer to a renewal.
+///
+/// ```
+/// use leasehold::engine::RenewReply;
+///
+/// fn may_still_hold(reply: RenewReply) -> bool {
+///     reply != RenewReply::Lost
+/// }
+/// assert!(may_still_hold(RenewReply::Unknown));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewReply {
     /// The lease now lasts until then, on this process's clock; see [`Grant::expires_at`].
@@ -199,6 +235,15 @@ pub enum RenewReply {
 }
 
 /// The answer to a release.
+///
+/// ```
+/// use leasehold::engine::ReleaseReply;
+///
+/// fn held(reply: ReleaseReply) -> bool {
+///     reply == ReleaseReply::Released
+/// }
+/// assert!(!held(ReleaseReply::Absent));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseReply {
     /// The claim held the lock and released it.
@@ -221,6 +266,16 @@ impl From<ReleaseEffect> for ReleaseReply {
 }
 
 /// A holder or a waiter of a lock, as inspection shows it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").describe("order 7").lock().await?;
+/// let holder = &locks.inspect("stock:42").await?.holders[0];
+/// assert_eq!((holder.claim, holder.token), (guard.claim_id(), Some(guard.token())));
+/// assert_eq!(&*holder.holder.description, "order 7");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContenderView {
@@ -239,6 +294,16 @@ pub struct ContenderView {
 }
 
 /// A lock, as inspection shows it.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let view = locks.inspect("stock:42").await?;
+/// assert_eq!((view.holders.len(), view.waiters.len()), (1, 0));
+/// assert_eq!(view.last_token, Some(guard.token()));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockView {
@@ -295,7 +360,16 @@ impl LockView {
     }
 }
 
-/// The result of a force release.
+/// The result of an eviction.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let guard = locks.mutex("stock:42").lock().await?;
+/// let outcome = locks.force_release("stock:42", guard.claim_id()).await?;
+/// assert!(outcome.fence_token > Some(guard.token()), "write it to the resource");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceReleaseOutcome {
@@ -322,6 +396,16 @@ impl ForceReleaseOutcome {
 }
 
 /// A small text that the engine stores under a name, beside the locks and independent of them.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let records = locks.records()?;
+/// assert_eq!(records.get("last-run").await?.version, 0, "it does not exist");
+/// let record = records.compare_and_set("last-run", 0, "12:00").await?.expect("written");
+/// assert_eq!(record.value, "12:00");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Rises with every write of this record, also over its removal. 0: the record does not exist.
@@ -340,8 +424,17 @@ impl Record {
     }
 }
 
-/// A period in which an engine's servers keep all data that they acknowledge. It begins with a
-/// start, a promotion or a flush of a server, which may have lost data of an earlier period.
+/// A run of an engine's servers: from a start, a promotion or a flush until the next one. A run
+/// keeps the data that it acknowledged, but may have lost data from before it began.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let records = locks.records()?;
+/// let (_record, run) = records.get_in_run(&leasehold::LockName::new("last-run")?).await?;
+/// assert!(run.is_none(), "this engine reports no runs");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRun {
     /// Its id, different for each run. Only a flush begins a run without a new id.
@@ -368,10 +461,20 @@ fn unsupported_step<T>(capabilities: &Capabilities, capability: &str) -> Step<T>
 ///
 /// An engine implements [`capabilities`](Self::capabilities), [`url`](Self::url),
 /// [`attempt`](Self::attempt), [`renew`](Self::renew), [`release`](Self::release) and
-/// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method has
-/// a default: it fails with `Unsupported`, or returns the answer of an engine without that feature.
-/// An engine overrides those that it offers, and declares them in its [`Capabilities`], which
-/// callers check before any call.
+/// [`shutdown`](Self::shutdown), and [`wait`](Self::wait) if it has a queue. Every other method
+/// refuses, or does the least that is right. An engine overrides those that it offers, and declares
+/// them in its [`Capabilities`], which callers check before any call.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{Locks, clock::Clock, engine::Engine, registry};
+///
+/// let engine = registry::open("memory:", &Clock::system()).await?;
+/// assert_eq!((engine.capabilities().engine, engine.url().as_str()), ("memory", "memory:"));
+/// let locks = Locks::builder().open_engine(engine);
+/// # drop(locks);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and its limits.
     fn capabilities(&self) -> &Capabilities;
@@ -498,7 +601,16 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
 /// Small texts beside the locks, each with a version that a writer must have read.
 ///
-/// Every method takes one bounded step that is safe to repeat.
+/// As those of [`Engine`], every method takes one bounded step that is safe to repeat.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{LockName, clock::Clock, engine::{Engine, RecordStore}, registry};
+///
+/// let store = registry::open("memory:", &Clock::system()).await?.records().expect("records");
+/// assert_eq!(store.get(LockName::new("last-run")?).await?.version, 0);
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 pub trait RecordStore: Send + Sync + 'static {
     /// Reads a record, and the engine's clock at that moment.
     fn get(self: Arc<Self>, name: LockName) -> Step<Record>;

@@ -10,8 +10,17 @@ use crate::types::{Error, ErrorKind, Result};
 /// Schemes whose URL lists full addresses instead of hosts, as in `redlock://u:p@h1:1/0,h2:2`.
 const ADDRESS_LIST_SCHEMES: [&str; 1] = ["redlock"];
 
-/// The parsed URL of an engine. `Debug` and `Display` hide the password and the values of options
-/// that look like secrets.
+/// A parsed URL. `Debug` and `Display` hide the password and the values of options that look like
+/// secrets.
+///
+/// ```
+/// use leasehold::engine::EngineUrl;
+///
+/// let url = EngineUrl::parse("redis://app:secret@db1,db2/0?strict=yes")?;
+/// assert_eq!((url.scheme.as_str(), url.hosts.len(), url.path.as_str()), ("redis", 2, "/0"));
+/// assert!(!url.to_string().contains("secret"));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineUrl {

@@ -1,5 +1,6 @@
--- The fence of one key. KEYS: the fence, and with a value the key itself. ARGV: the token, the value.
--- Tokens are digits, not Lua's numbers: those are exact to 2^53 only. More digits are more; as many are compared as text.
+-- Admits or refuses a write to one key. KEYS[1] is the fence's key; KEYS[2], which may be missing, is the key to write.
+-- ARGV[1] is the token, ARGV[2] the value for KEYS[2]. Returns the highest token seen if ARGV[1] is lower, and nil otherwise.
+-- Tokens stay decimal texts, because Lua's numbers are exact to 2^53 only: the longer text is higher, equal lengths compare as text.
 local token, seen = ARGV[1], redis.call('GET', KEYS[1])
 if seen and (#token < #seen or (#token == #seen and token < seen)) then
   return seen

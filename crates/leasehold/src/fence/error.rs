@@ -1,4 +1,4 @@
-//! Errors of a fence.
+//! Why a fence refuses a write, or cannot decide.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,25 +6,48 @@ use std::fmt;
 use crate::database::Cause;
 use crate::types::{Error, Token};
 
-/// A write with an older token than one already seen.
+/// The refusal of a write whose token is older than one that the resource has seen.
+///
+/// ```
+/// use leasehold::{Token, fence::Fence};
+///
+/// let fence = Fence::default();
+/// fence.admit("stock:42", Token(8)).unwrap();
+/// let stale = fence.admit("stock:42", Token(7)).unwrap_err();
+/// assert_eq!((stale.token, stale.highest), (Token(7), Token(8)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleToken {
     /// The token that was refused.
     pub token: Token,
-    /// The highest token seen.
+    /// The highest token that the resource has seen.
     pub highest: Token,
 }
 
 impl fmt::Display for StaleToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { token, highest: seen } = self;
-        write!(f, "token {token} is stale: {seen} was seen already; the lock was lost meanwhile, take it again")
+        let Self { token, highest } = self;
+        write!(f, "token {token} is stale: {highest} was seen already; the lock was lost meanwhile, acquire it again")
     }
 }
 
 impl std::error::Error for StaleToken {}
 
 /// Why a fence on a server did not admit a write.
+///
+/// ```
+/// use leasehold::Token;
+/// use leasehold::database::Transaction;
+/// use leasehold::fence::{self, AdmitError};
+///
+/// /// `false`: the lock was lost, and the transaction must be rolled back.
+/// async fn may_write<T: Transaction>(tx: &mut T, token: Token) -> Result<bool, AdmitError> {
+///     match fence::admit(tx, "stock:42", token).await {
+///         Err(AdmitError::Stale(_)) => Ok(false),
+///         other => other.map(|()| true),
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AdmitError {
@@ -38,7 +61,7 @@ pub enum AdmitError {
     /// The fence's table does not exist: run this statement once, or
     /// [`create_table`](super::create_table).
     NoTable {
-        /// The statement that creates it.
+        /// The statement that creates the table.
         ddl: String,
         /// The database's error.
         cause: Cause,
@@ -51,7 +74,7 @@ pub enum AdmitError {
 }
 
 impl AdmitError {
-    /// The tokens, if the error is [`Stale`](Self::Stale).
+    /// The refused and the highest token, if the error is [`Stale`](Self::Stale).
     pub fn stale_token(&self) -> Option<StaleToken> {
         if let Self::Stale(stale) = self { Some(*stale) } else { None }
     }
@@ -77,11 +100,12 @@ impl fmt::Display for AdmitError {
 }
 
 impl StdError for AdmitError {
+    /// The source of the variant's error, whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Stale(stale) => Some(stale),
-            Self::Invalid(error) => Some(error),
-            Self::Retry(cause) | Self::NoTable { cause, .. } | Self::Failed(cause) => Some(&**cause),
+            Self::Stale(_) => None,
+            Self::Invalid(error) => error.source(),
+            Self::Retry(cause) | Self::NoTable { cause, .. } | Self::Failed(cause) => cause.source(),
         }
     }
 }

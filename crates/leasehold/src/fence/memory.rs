@@ -26,12 +26,12 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence that counts its refusals.
+    /// A fence that counts each refusal in the metric `leasehold_fencing_rejected_total`.
     pub fn with_metrics(metrics: std::sync::Arc<dyn crate::metrics::Metrics>) -> Self {
         Self { highest: Mutex::default(), metrics: OptionalMetrics::new(metrics) }
     }
 
-    /// Admits a write, or refuses it.
+    /// Admits a write to `resource`, and stores its token as the highest; or refuses it.
     ///
     /// # Errors
     /// [`StaleToken`] if a higher token was seen.
@@ -39,8 +39,8 @@ impl Fence {
         self.check(resource, token, None)
     }
 
-    /// As [`admit`](Self::admit), and distinguishes two owners with the same token (an engine that
-    /// lost its counter).
+    /// As [`admit`](Self::admit), and also refuses a second owner with the same token: an engine
+    /// that lost its counter may grant a token twice.
     ///
     /// # Errors
     /// [`StaleToken`] if a higher token was seen, or the same one from another owner.
@@ -48,14 +48,15 @@ impl Fence {
         self.check(resource, token, Some(*owner))
     }
 
+    /// Admits a write, with or without its owner, or refuses it.
     fn check(&self, resource: &str, token: Token, owner: Option<Owner>) -> Result<(), StaleToken> {
-        let mut seen = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = seen.get(resource).copied();
-        if let Some(last) = last.filter(|last| !admits(*last, token, owner)) {
+        let mut states = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = states.get(resource).copied();
+        if let Some(seen) = seen.filter(|seen| !admits(*seen, token, owner)) {
             self.metrics.increment("leasehold_fencing_rejected_total", None);
-            return Err(StaleToken { token, highest: last.token });
+            return Err(StaleToken { token, highest: seen.token });
         }
-        seen.insert(resource.to_owned(), FenceState { token, owner });
+        states.insert(resource.to_owned(), FenceState { token, owner });
         Ok(())
     }
 }

@@ -30,7 +30,8 @@ pub const SCRIPT: &str = include_str!("admit.lua");
 
 static CACHED_ADMIT_SCRIPT: LazyLock<Arc<CachedScript>> = LazyLock::new(|| CachedScript::new(SCRIPT.to_owned()));
 
-/// The key that stores the highest token of `key`; in a cluster, it is in the slot of `key`.
+/// The name of the key that stores the highest token seen for the data at `key`; in a cluster, it
+/// is in the slot of `key`.
 ///
 /// A key with a `}` but no hash tag (`a}b`, `{}c`) is an exception: no other key can be made to
 /// share its slot. It can be admitted, but not [set](set_if_newer) on a cluster.
@@ -51,8 +52,8 @@ pub fn fence_key(key: &str) -> String {
     }
 }
 
-/// Admits a write to `key`, or refuses it. The write that follows is another step; where possible,
-/// use [`set_if_newer`].
+/// Admits a write to `key`, and stores its token as the highest; or refuses it. The write that
+/// follows is another step; where possible, use [`set_if_newer`].
 ///
 /// # Errors
 /// [`AdmitError::Stale`] if a higher token was seen; [`AdmitError::Failed`] if the server did not
@@ -82,19 +83,20 @@ pub async fn set_if_newer(
     .await
 }
 
-/// Runs the script by its digest, or from its text if the server does not have it.
+/// Runs [`SCRIPT`] by its digest, or from its text if the server does not have it. `key_count` is
+/// the number of keys among the arguments that `add_arguments` adds.
 async fn run_script(
     conn: &mut (impl ConnectionLike + Send),
     token: Token,
-    keys: usize,
+    key_count: usize,
     add_arguments: impl Fn(&mut Cmd),
 ) -> Result<(), AdmitError> {
     let failed = |error: RedisError| AdmitError::Failed(error.into());
-    let mut cmd = CACHED_ADMIT_SCRIPT.evalsha(keys);
+    let mut cmd = CACHED_ADMIT_SCRIPT.evalsha(key_count);
     add_arguments(&mut cmd);
     let answer = match cmd.query_async::<Value>(conn).await {
         Err(error) if error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-            let mut cmd = CACHED_ADMIT_SCRIPT.eval(keys);
+            let mut cmd = CACHED_ADMIT_SCRIPT.eval(key_count);
             add_arguments(&mut cmd);
             cmd.query_async::<Value>(conn).await
         }

@@ -1,4 +1,4 @@
-//! The fence in a table of a database, checked inside the user's own transaction.
+//! The fence in a table of PostgreSQL, MySQL or MariaDB, checked inside the user's own transaction.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use crate::logic::sql_identifier;
 use crate::metrics::{Metrics, OptionalMetrics};
 use crate::types::{Error, ErrorKind, LockName, Owner, Token};
 
-/// The table's default name.
+/// The name of the fence's table, unless [`FenceTable::with_name`] sets another one.
 const DEFAULT_TABLE: &str = "leasehold_fence";
 
-/// Creates the table in PostgreSQL.
+/// The statement that creates the fence's table in PostgreSQL.
 pub const POSTGRES_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
     resource TEXT COLLATE \"C\" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, owner BYTEA)";
 
-/// Creates the table in MySQL or MariaDB. Resource names are bytes, because every text collation of
-/// MariaDB, the binary ones included, treats `a` and `a` with a trailing space as equal.
+/// The statement that creates the fence's table in MySQL or MariaDB. Resource names are bytes,
+/// because every text collation of MariaDB, the binary ones included, treats `a` and `a` with a
+/// trailing space as equal.
 pub const MYSQL_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
     resource VARBINARY(512) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL, owner VARBINARY(16)) ENGINE=InnoDB";
 
@@ -26,7 +27,8 @@ pub const MYSQL_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
 /// transaction that writes the data.
 ///
 /// Run the first statement with the resource, the token and NULL. If it changes no row, the token
-/// is stale: roll back. The second statement returns the token that was seen, for the message.
+/// is stale: roll back. The second statement then returns the highest token seen, for the error
+/// message.
 pub const POSTGRES_ADMIT: [&str; 2] = [
     "INSERT INTO leasehold_fence AS f (resource, token, owner) VALUES ($1, $2, $3) \
      ON CONFLICT (resource) DO UPDATE SET token = excluded.token, owner = excluded.owner \
@@ -46,7 +48,8 @@ pub const MYSQL_ADMIT: [&str; 2] = [
     "SELECT token, owner FROM leasehold_fence WHERE resource = ? FOR UPDATE",
 ];
 
-/// The table in which a database stores the highest tokens; `leasehold_fence` by default.
+/// The table in which a database stores the highest token of each resource; `leasehold_fence` by
+/// default.
 ///
 /// ```
 /// use leasehold::database::Dialect;
@@ -64,7 +67,7 @@ pub struct FenceTable {
 }
 
 impl FenceTable {
-    /// A table with this name, with or without a schema. The name is quoted, so upper and lower
+    /// The table with this name, with or without a schema. The name is quoted, so upper and lower
     /// case are kept.
     ///
     /// # Errors
@@ -74,14 +77,14 @@ impl FenceTable {
         Ok(Self { name: Some(name.into()), metrics: OptionalMetrics::default() })
     }
 
-    /// The same table, with a count of its refusals.
+    /// The same table, which counts each refusal in the metric `leasehold_fencing_rejected_total`.
     #[must_use]
-    pub fn with_metrics(mut self, meter: Arc<dyn Metrics>) -> Self {
-        self.metrics = OptionalMetrics::new(meter);
+    pub fn with_metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
+        self.metrics = OptionalMetrics::new(metrics);
         self
     }
 
-    /// The statement that creates the table unless it exists.
+    /// The statement that creates this table unless it exists.
     pub fn ddl(&self, dialect: Dialect) -> String {
         let text = match dialect {
             Dialect::Postgres => POSTGRES_DDL,
@@ -100,21 +103,23 @@ impl FenceTable {
         texts.map(|text| self.substitute_name(text, dialect))
     }
 
+    /// A statement for the default table, with the name of this table instead.
     fn substitute_name(&self, text: &str, dialect: Dialect) -> String {
         let name = self.name.as_ref().map_or(Cow::Borrowed(DEFAULT_TABLE), |name| Cow::Owned(dialect.quote(name)));
         text.replacen(DEFAULT_TABLE, &name, 1)
     }
 
-    /// Creates the table unless it exists.
+    /// Creates this table unless it exists.
     ///
     /// # Errors
     /// [`AdmitError::Failed`] or [`AdmitError::Retry`], with the database's error.
     pub async fn create<C: Connection>(&self, conn: &mut C) -> Result<(), AdmitError> {
         let ddl = self.ddl(C::DIALECT);
-        conn.run(&ddl).await.map_err(|fault| self.admit_error(fault, C::DIALECT))
+        conn.run(&ddl).await.map_err(|error| self.admit_error(error, C::DIALECT))
     }
 
-    /// As [`admit`](fn@admit), with this table.
+    /// Admits the transaction's write to `resource`, or refuses a stale token: as
+    /// [`fence::admit`](fn@admit), with this table.
     ///
     /// # Errors
     /// See [`AdmitError`]. Roll the transaction back after any of them.
@@ -122,7 +127,8 @@ impl FenceTable {
         self.check(tx, resource, token, None).await
     }
 
-    /// As [`admit_owner`](fn@admit_owner), with this table.
+    /// As [`admit`](Self::admit), and also refuses a second owner with the same token: as
+    /// [`fence::admit_owner`](fn@admit_owner), with this table.
     ///
     /// # Errors
     /// See [`AdmitError`]. Roll the transaction back after any of them.
@@ -136,6 +142,7 @@ impl FenceTable {
         self.check(tx, resource, token, Some(*owner)).await
     }
 
+    /// Admits a transaction's write, with or without its owner, or refuses it.
     async fn check<T: Transaction>(
         &self,
         tx: &mut T,
@@ -146,7 +153,7 @@ impl FenceTable {
         let resource = LockName::new(resource).map_err(AdmitError::Invalid)?;
         let sql = self.statements(T::DIALECT);
         let seen = tx.admit(&sql, resource.as_str(), token, owner).await;
-        match seen.map_err(|fault| self.admit_error(fault, T::DIALECT))? {
+        match seen.map_err(|error| self.admit_error(error, T::DIALECT))? {
             None => Ok(()),
             Some(seen) => {
                 self.metrics.increment("leasehold_fencing_rejected_total", None);
@@ -155,6 +162,7 @@ impl FenceTable {
         }
     }
 
+    /// The error of [`admit`](Self::admit) for a statement that failed.
     fn admit_error(&self, error: StatementError, dialect: Dialect) -> AdmitError {
         match error.class {
             SqlErrorClass::Retry => AdmitError::Retry(error.cause),
@@ -192,8 +200,8 @@ pub async fn admit<T: Transaction>(tx: &mut T, resource: &str, token: Token) -> 
     FenceTable::default().admit(tx, resource, token).await
 }
 
-/// As [`admit`], and distinguishes two owners with the same token (an engine that lost its
-/// counter).
+/// As [`admit`], and also refuses a second owner with the same token: an engine that lost its
+/// counter may grant a token twice.
 ///
 /// # Errors
 /// See [`AdmitError`]: the same token from another owner is stale, too.

@@ -16,11 +16,11 @@ fn a_late_withdrawal_does_not_touch_a_later_attempt() {
     assert!(!node.withdraw(ClaimId::from_bits(1), 1));
     assert_eq!(node.write_token(2, request(1, 1, None), Token(9)), WriteReply::ClaimMissing, "nor does a late write");
     assert!(node.withdraw(ClaimId::from_bits(1), 2));
-    assert_eq!(node.last_token(), Token(0), "what was never granted is forgotten");
+    assert_eq!(node.last_token(), Token(0), "a token that was never granted is not kept");
 }
 
 #[test]
-fn after_a_release_and_after_the_end_of_a_lease_the_token_is_remembered() {
+fn after_a_release_and_after_the_end_of_a_lease_the_token_is_kept() {
     let mut node = AcceptorState::default();
     node.acquire(0, request(1, 1, None), Token(5));
     assert!(node.release(ClaimId::from_bits(1), u64::MAX));
@@ -71,7 +71,7 @@ fn a_node_that_restarted_empty_stores_no_new_token_below_its_clock_but_accepts_r
     assert_eq!(
         node.renew(1000, request(1, 1, None), Token(7)),
         Some(true),
-        "who still holds it has a majority elsewhere"
+        "a claim that still holds has a majority on the other nodes"
     );
     node.release(ClaimId::from_bits(1), u64::MAX);
     assert_eq!(
@@ -91,7 +91,8 @@ enum Op {
     Withdraw,
 }
 
-/// A step of one of six claims: the first three belong to one owner.
+/// A request of one of six claims, the first three of which have one owner: the claim, its attempt
+/// number, the request, and the time that passes before it.
 fn step() -> impl Strategy<Value = (u128, u64, Op, u64)> {
     let op = prop_oneof![
         4 => (0u64..12).prop_map(|guess| Op::Acquire { guess }),
@@ -103,6 +104,7 @@ fn step() -> impl Strategy<Value = (u128, u64, Op, u64)> {
     (0u128..6, 1u64..4, op, prop_oneof![4 => Just(0u64), 1 => 1u64..15])
 }
 
+/// Lets the node handle a request, and returns its answer as text.
 fn apply(node: &mut AcceptorState, now: u64, claim_request: ClaimRequest, op: Op) -> String {
     match op {
         Op::Acquire { guess } => {
@@ -128,11 +130,11 @@ proptest! {
             let claim_request = request(claim, attempt, (claim < 3).then_some(7));
             let before = node.clone();
             let answer = apply(&mut node, now, claim_request, op);
-            let live: Vec<_> = node.claims.iter().filter(|(_, record)| record.expires_at() > now).collect();
-            for (id, record) in &live {
-                for (other, compatible) in &live {
-                    prop_assert!(id == other || record.owner.is_some() && record.owner == compatible.owner, "two owners");
-                    let tokens = (record.token, compatible.token);
+            let live: Vec<_> = node.claims.iter().filter(|(_, stored)| stored.expires_at() > now).collect();
+            for (id, stored) in &live {
+                for (other_id, other) in &live {
+                    prop_assert!(id == other_id || stored.owner.is_some() && stored.owner == other.owner, "two owners");
+                    let tokens = (stored.token, other.token);
                     prop_assert!(tokens.0 == tokens.1 || tokens.0.0 == 0 || tokens.1.0 == 0, "two tokens: {node:?}");
                 }
             }

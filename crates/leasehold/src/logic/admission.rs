@@ -11,7 +11,7 @@
 
 use crate::types::Mode;
 
-/// Whether `wanted` fits beside the holders.
+/// Whether a claim in mode `wanted` may hold the lock beside holders in these modes.
 pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     let mut used: u64 = 0;
     for held in holders {
@@ -27,37 +27,43 @@ pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     }
 }
 
-/// Whether `wanted` fits beside the holders, each given with its owner. Nested permits of one owner
-/// count once.
+/// Whether a claim in mode `wanted` may hold the lock beside these holders, each given with its
+/// owner. Of an owner that re-entered a semaphore, only its largest number of permits counts.
 pub fn fits_owned<O: PartialEq>(wanted: Mode, held: impl Iterator<Item = (Option<O>, Mode)> + Clone) -> bool {
     if !matches!(wanted, Mode::Permits { .. }) {
         return fits(wanted, held.map(|(_, mode)| mode));
     }
-    let size = |mode: Mode| if let Mode::Permits { n, .. } = mode { n } else { u32::MAX };
+    let permits = |mode: Mode| if let Mode::Permits { n, .. } = mode { n } else { u32::MAX };
     let counts = |(index, (owner, mode)): &(usize, (Option<O>, Mode))| {
         // The owner's largest; among equal ones the first.
-        let larger = |(at, (other, wide)): (usize, (Option<O>, Mode))| {
-            at != *index && other == *owner && (size(wide), *index) > (size(*mode), at)
+        let larger = |(other_index, (other_owner, other_mode)): (usize, (Option<O>, Mode))| {
+            other_index != *index
+                && other_owner == *owner
+                && (permits(other_mode), *index) > (permits(*mode), other_index)
         };
         owner.is_none() || !held.clone().enumerate().any(larger)
     };
     fits(wanted, held.clone().enumerate().filter(counts).map(|(_, (_, mode))| mode))
 }
 
-/// Whether a holder in mode `held` already has what `wanted` requests: the same owner then
-/// re-enters.
+/// Whether a holder in mode `held` has all that the mode `wanted` allows: a claim of the same owner
+/// then re-enters at once.
 pub fn covers(held: Mode, wanted: Mode) -> bool {
     match (held, wanted) {
         (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => true,
-        (Mode::Permits { n: have, limit }, Mode::Permits { n, limit: asked }) => n <= have && limit == asked,
+        (Mode::Permits { n: held, limit }, Mode::Permits { n, limit: wanted_limit }) => {
+            n <= held && limit == wanted_limit
+        }
         _ => false,
     }
 }
 
-/// The limit that conflicts with `wanted`'s, if the two semaphores have different limits.
+/// The limit of the mode `present`, if both modes are permits and their limits differ.
 pub fn conflicting_limit(wanted: Mode, present: Mode) -> Option<u32> {
     match (wanted, present) {
-        (Mode::Permits { limit: asked, .. }, Mode::Permits { limit, .. }) if asked != limit => Some(limit),
+        (Mode::Permits { limit: wanted_limit, .. }, Mode::Permits { limit, .. }) if wanted_limit != limit => {
+            Some(limit)
+        }
         _ => None,
     }
 }
@@ -73,18 +79,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn modes_admitted_one_by_one_may_hold_together(asked in prop::collection::vec(mode(), 0..12)) {
-            let mut inside: Vec<Mode> = Vec::new();
-            for wanted in asked {
-                if fits(wanted, inside.iter().copied()) {
-                    inside.push(wanted);
+        fn modes_admitted_one_by_one_may_hold_together(requests in prop::collection::vec(mode(), 0..12)) {
+            let mut held: Vec<Mode> = Vec::new();
+            for wanted in requests {
+                if fits(wanted, held.iter().copied()) {
+                    held.push(wanted);
                 }
             }
-            let exclusive = inside.iter().filter(|m| **m == Mode::Exclusive).count();
-            let shared = inside.iter().filter(|m| **m == Mode::Shared).count();
-            let permits: u32 = inside.iter().map(|m| if let Mode::Permits { n, .. } = m { *n } else { 0 }).sum();
+            let exclusive = held.iter().filter(|mode| **mode == Mode::Exclusive).count();
+            let shared = held.iter().filter(|mode| **mode == Mode::Shared).count();
+            let permits: u32 = held.iter().map(|mode| if let Mode::Permits { n, .. } = mode { *n } else { 0 }).sum();
             prop_assert!(exclusive <= 1);
-            prop_assert!(exclusive == 0 || inside.len() == 1);
+            prop_assert!(exclusive == 0 || held.len() == 1);
             prop_assert!(shared == 0 || permits == 0);
             prop_assert!(permits <= 4);
         }

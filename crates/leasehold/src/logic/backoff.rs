@@ -4,29 +4,32 @@ use std::time::Duration;
 
 use crate::types::Instant;
 
-/// The pause before attempt number `attempt` (from 0). It doubles from `first` up to `max`. `random`
-/// (any number) takes off a random half, so that contenders do not keep colliding.
+/// The pause after the failed attempt number `attempt`, counted from 0. It doubles from `first` up
+/// to `max`. `random` (any number) shortens it by up to half, so that contenders do not keep
+/// colliding.
 pub fn pause(attempt: u32, first: Duration, max: Duration, random: u32) -> Duration {
     let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(max);
     full - (full / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
-/// A pause is at most the TTL divided by this, for a lease that waits for the end of the pause. The
-/// keeper retries as often.
+/// While a lease is due for renewal, a pause between connection attempts is at most its TTL divided
+/// by this. The keeper retries as often.
 pub const MAX_PAUSE_DIVISOR: u32 = 10;
 
-/// Limits the pause between two connection attempts. A lease cannot be renewed without a
-/// connection, so the pause stays short relative to its TTL. Short pauses end with the lease, so
-/// the number of connection attempts stays bounded.
+/// Limits the pause between two connection attempts while a lease is due for renewal: it cannot be
+/// renewed without a connection. The limit ends with the lease, so the number of connection
+/// attempts stays bounded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RenewalUrgency {
+    /// The shortest TTL of the leases that are due.
     ttl: Duration,
+    /// When the last of them ends.
     until: Instant,
 }
 
 impl RenewalUrgency {
-    /// A lease with this TTL is due for renewal and ends at `deadline`. The shortest TTL counts:
-    /// the keeper retries renewals, so it reports a longer one again.
+    /// Stores that a lease with this TTL is due for renewal and ends at `deadline`. Only the
+    /// shortest TTL is kept: the keeper retries renewals, so it reports a longer one again.
     pub fn note_renewal(&mut self, now: Instant, ttl: Duration, deadline: Instant) {
         if now >= self.until || ttl < self.ttl {
             *self = Self { ttl, until: deadline };
@@ -35,7 +38,7 @@ impl RenewalUrgency {
         }
     }
 
-    /// The longest pause now: `max`, or less while a lease waits for renewal.
+    /// The longest pause now: `max`, or less while a lease is due for renewal.
     pub fn max_pause(&self, now: Instant, max: Duration) -> Duration {
         if now >= self.until { max } else { max.min(self.ttl / MAX_PAUSE_DIVISOR) }
     }

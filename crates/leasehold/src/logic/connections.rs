@@ -1,9 +1,9 @@
-//! How a database client waits when the server runs short of connections: it keeps a connection to
-//! listen on, or closes it and polls.
+//! How a client of a database waits for a lock when the server runs short of connections: it
+//! listens on a connection, or closes it and polls.
 //!
 //! A client closes its connection when more than half of the server's connections are used, or when
 //! the server refuses one. It listens again when less than a quarter is used. The gap between the
-//! two makes clients that check one after the other settle instead of oscillating. A holder keeps
+//! two keeps clients that check one after the other from switching back and forth. A holder keeps
 //! its connection, because it needs it to renew.
 
 use std::time::Duration;
@@ -26,14 +26,14 @@ pub enum WaitStrategy {
     Poll,
 }
 
-/// How a client that does `current` continues, given the server's load; `None`: the server refused a
-/// connection.
+/// How a client that now waits by `current` continues. `usage` is what the server reports; `None`:
+/// it refused a connection.
 pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_holder: bool) -> WaitStrategy {
     match (usage, current) {
         (None, _) => WaitStrategy::Poll,
         (Some(_), _) if is_holder => WaitStrategy::Listen,
-        (Some(load), WaitStrategy::Listen) if load.used * 2 > load.limit => WaitStrategy::Poll,
-        (Some(load), WaitStrategy::Poll) if load.used * 4 >= load.limit => WaitStrategy::Poll,
+        (Some(usage), WaitStrategy::Listen) if usage.used * 2 > usage.limit => WaitStrategy::Poll,
+        (Some(usage), WaitStrategy::Poll) if usage.used * 4 >= usage.limit => WaitStrategy::Poll,
         (Some(_), _) => WaitStrategy::Listen,
     }
 }
@@ -41,8 +41,8 @@ pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_h
 /// The longest pause between two polls of a client that lacks a connection.
 pub const MAX_POLL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next poll: up to a second. `random` (any number) takes off a random half, so
-/// that clients do not poll at the same time.
+/// The pause before the next poll: between half of [`MAX_POLL_PAUSE`] and all of it, by `random`
+/// (any number), so that clients do not poll at the same time.
 pub fn poll_pause(random: u32) -> Duration {
     super::backoff::pause(0, MAX_POLL_PAUSE, MAX_POLL_PAUSE, random)
 }
@@ -52,8 +52,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Clients check one after the other, in any order. A listening client uses two connections;
-    /// the first client is the holder and keeps its own.
+    /// Lets `clients` clients check one after the other, in the order of `samples`, while `others`
+    /// connections are used by other programs. A listening client uses two connections; the first
+    /// client is the holder and keeps its own. Returns each client's strategy, and how often one
+    /// changed.
     fn simulate(limit: u64, others: u64, clients: usize, samples: &[usize]) -> (Vec<WaitStrategy>, usize) {
         let mut strategies = vec![WaitStrategy::Listen; clients];
         let mut changes = 0;

@@ -1,4 +1,4 @@
-//! Which tokens a resource accepts.
+//! Which tokens a resource accepts, and which token fences off a force-released holder.
 
 use crate::types::{Owner, Token};
 
@@ -7,41 +7,41 @@ use crate::types::{Owner, Token};
 pub struct FenceState {
     /// The highest token.
     pub token: Token,
-    /// The owner that presented it, where owners are distinguished.
+    /// The owner that wrote with it; `None`: the caller does not distinguish owners.
     pub owner: Option<Owner>,
 }
 
-/// Whether a resource that has `seen` accepts a write with `token` of `owner`. It accepts a higher
-/// token, and the same token from the same owner only. Two owners with the same token mean that the
-/// engine lost its counter: the first to write wins.
+/// Whether a resource that has seen `seen` accepts a write of `owner` with `token`. It accepts a
+/// higher token, and the same token only from the same owner. If two owners have the same token,
+/// the engine has lost its counter: the first to write wins.
 pub fn admits(seen: FenceState, token: Token, owner: Option<Owner>) -> bool {
     token > seen.token || (token == seen.token && owner == seen.owner)
 }
 
-/// The token to write to the resource after a force release: the resource then rejects the evicted
-/// holder's writes and no others.
+/// The token to write to the resource after a force release: the resource then rejects the writes
+/// of the force-released holder and no others.
 ///
-/// It lies strictly between the evicted holder's token and every other token that is in use or may
-/// still be used:
+/// It lies strictly between that holder's token (`force_released`; `None` for a waiter) and every
+/// other token that is in use or may still be used:
 /// - `others` are the tokens of the holders that stay, and of waiters that already have one.
 /// - `fresh` is above all tokens so far and below all future ones.
 ///
 /// Strictly, because [`admits`] rejects a seen token from another owner and accepts it from the
 /// same one.
 ///
-/// `None` means one of two things: no token has to be rejected (a waiter has none), or no number
-/// lies between. In the second case any token would reject a remaining holder.
+/// `None` means one of two things: there is no token to reject, because a waiter has none; or no
+/// number lies between, so that any token would reject a remaining holder.
 pub fn force_release_token(
-    evicted: Option<Token>,
+    force_released: Option<Token>,
     others: impl IntoIterator<Item = Token>,
     fresh: Token,
 ) -> Option<Token> {
-    let evicted = evicted?;
-    let advised = match others.into_iter().min() {
+    let force_released = force_released?;
+    let fence_token = match others.into_iter().min() {
         None => fresh,
         Some(lowest) => Token(lowest.0.saturating_sub(1)),
     };
-    (advised > evicted).then_some(advised)
+    (fence_token > force_released).then_some(fence_token)
 }
 
 #[cfg(test)]
@@ -51,19 +51,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_force_release_token_refuses_the_evicted_holder_and_no_other(
-            evicted in 0u64..20, others in prop::collection::vec(1u64..24, 0..4), owners in prop::collection::vec(prop::option::of(0u128..2), 6),
+        fn a_force_release_token_refuses_the_force_released_holder_and_no_other(
+            released in 0u64..20, others in prop::collection::vec(1u64..24, 0..4), owners in prop::collection::vec(prop::option::of(0u128..2), 6),
         ) {
             let fresh = Token(30);
             let owner_at = |at: usize| owners[at].map(Owner::from_bits);
-            let advised = force_release_token((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
-            let Some(advised) = advised else {
+            let token = force_release_token((released > 0).then_some(Token(released)), others.iter().copied().map(Token), fresh);
+            let Some(token) = token else {
                 // Only if no token has to be rejected, or no number lies between.
-                prop_assert!(evicted == 0 || others.iter().any(|other| *other <= evicted + 1));
+                prop_assert!(released == 0 || others.iter().any(|other| *other <= released + 1));
                 return Ok(());
             };
-            let seen = FenceState { token: advised, owner: owner_at(0) };
-            prop_assert!(!admits(seen, Token(evicted), owner_at(1)));
+            let seen = FenceState { token, owner: owner_at(0) };
+            prop_assert!(!admits(seen, Token(released), owner_at(1)));
             for (at, other) in others.iter().enumerate() {
                 prop_assert!(admits(seen, Token(*other), owner_at(at + 2)));
             }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::types::{Instant, nanos};
 
-/// The safety margin that is subtracted from every lease: the drift between two clocks, and the
-/// time a loss signal needs to arrive.
+/// The safety margin by which a holder's deadline precedes the end of its lease at the engine: for
+/// the drift between two clocks, and for the time that the signal of a loss takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {
-    /// Parts per million of the TTL.
+    /// The part of the margin that grows with the TTL, in parts per million of it.
     pub ppm: u32,
-    /// A fixed amount, in addition.
+    /// The fixed part of the margin.
     pub fixed: Duration,
 }
 
 impl Drift {
-    /// For engines with their own clock: 1 % and 2 ms.
+    /// The margin for engines with a clock of their own: 1 % of the TTL and 2 ms.
     pub const REMOTE: Self = Self { ppm: 10_000, fixed: Duration::from_millis(2) };
-    /// For engines that read our clock: only the time a signal needs to arrive.
+    /// The margin for engines that read this process's clock: 5 ms for the signal of a loss.
     pub const SAME_CLOCK: Self = Self { ppm: 0, fixed: Duration::from_millis(5) };
 
     /// The margin for a lease of `ttl`.
@@ -29,10 +29,10 @@ impl Drift {
     }
 }
 
-/// From this time on, the holder must not rely on a grant that ends at `expires_at`: the drift
-/// earlier, never later than `cap`.
-pub fn deadline(expires_at: Instant, drift: Drift, ttl: Duration, cap: Instant) -> Instant {
-    expires_at.saturating_sub(drift.margin_for(ttl)).min(cap)
+/// The holder's deadline for a lease that ends at `expires_at`: earlier by the margin, and at most
+/// `max_deadline`.
+pub fn deadline(expires_at: Instant, drift: Drift, ttl: Duration, max_deadline: Instant) -> Instant {
+    expires_at.saturating_sub(drift.margin_for(ttl)).min(max_deadline)
 }
 
 /// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a
@@ -42,16 +42,17 @@ pub fn deadline(expires_at: Instant, drift: Drift, ttl: Duration, cap: Instant) 
 pub fn renew_at(sent: Instant, ttl: Duration, jitter: u32) -> Instant {
     let ttl = nanos(ttl);
     let third = ttl / 3;
-    // A tenth of it, times a number below one.
+    // `shortened_by` is this tenth times `jitter` / 2^32, without a 128-bit product.
     let tenth = third / 10;
-    let less = (tenth >> 32) * u64::from(jitter) + (((tenth & 0xFFFF_FFFF) * u64::from(jitter)) >> 32);
-    let due = sent.as_nanos().saturating_add(third - less);
+    let shortened_by = (tenth >> 32) * u64::from(jitter) + (((tenth & 0xFFFF_FFFF) * u64::from(jitter)) >> 32);
+    let due = sent.as_nanos().saturating_add(third - shortened_by);
     // The largest power of two within a fortieth of the TTL.
     let grid = 1 << (ttl / 40).max(1).ilog2();
     Instant::from_nanos(due & !(grid - 1)).max(sent)
 }
 
-/// Limits `due` to half of the time left, for a grant that is shorter than its TTL.
+/// When to renew a lease that is due at `due`: at the latest halfway from `sent` to its deadline,
+/// for a lease that is shorter than its TTL.
 pub fn limit_renew_at(due: Instant, sent: Instant, deadline: Instant) -> Instant {
     due.min(sent.saturating_add(deadline.duration_since(sent) / 2))
 }
@@ -64,8 +65,8 @@ pub fn retry_at(now: Instant, deadline: Instant, ttl: Duration) -> Instant {
     now.saturating_add(pause)
 }
 
-/// Timeout of one call to an engine: short enough that a renewal can be retried before the lease
-/// ends.
+/// The timeout of one call to an engine about a lease of `ttl`: a third of it, between 50 ms and 5
+/// s, so that a renewal can be retried before the lease ends.
 pub fn call_timeout(ttl: Duration) -> Duration {
     (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(5))
 }
@@ -77,7 +78,8 @@ pub fn renewal_timeout(ttls: impl Iterator<Item = Duration>) -> Duration {
     ttls.map(call_timeout).min().unwrap_or_default() * 3 / 4
 }
 
-/// How often a waiter sends a heartbeat, so that its queue position survives one lost heartbeat.
+/// The time between two heartbeats of a waiter: a third of the TTL, so that its queue position
+/// survives a lost heartbeat.
 pub fn heartbeat_interval(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(1))
 }

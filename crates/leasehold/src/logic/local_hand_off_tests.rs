@@ -6,7 +6,9 @@ use super::super::table::Verdict;
 use super::*;
 
 const TTL: Duration = Duration::from_secs(9);
+/// The `details` of a claim of our process.
 const US: u8 = 0;
+/// The `details` of a claim of another process.
 const THEM: u8 = 1;
 
 fn contender(id: u128, whose: u8) -> Contender<u8> {
@@ -26,10 +28,11 @@ fn at(seconds: u64) -> Instant {
     Instant::default().saturating_add(Duration::from_secs(seconds))
 }
 
-/// A lock that claim 1 holds, with `behind` waiting: ids up to 9 are ours, those above are others'.
-fn written(behind: &[u128]) -> (LockTable<u8>, u64) {
+/// A lock that claim 1 holds, with these waiters behind it: ids up to 9 are ours, those above are
+/// of another process. Also returns the last token.
+fn lock_with_waiters(waiters: &[u128]) -> (LockTable<u8>, u64) {
     let (mut table, mut last) = (LockTable::default(), 0);
-    for id in [&[1], behind].concat() {
+    for id in [&[1], waiters].concat() {
         let mut token = || {
             last += 1;
             Token(last)
@@ -43,6 +46,7 @@ fn ours(contender: &Contender<u8>) -> bool {
     contender.details == US
 }
 
+/// The local hand-offs at a lock with this state, with tokens reserved above `last`.
 fn hand_off(table: &LockTable<u8>, last: &mut u64) -> Option<LocalHandOff> {
     let tokens = ReservedTokens::reserve(None, table, ours, last);
     LocalHandOff::rebuild(None, table, ours, tokens, |until| until)
@@ -50,14 +54,14 @@ fn hand_off(table: &LockTable<u8>, last: &mut u64) -> Option<LocalHandOff> {
 
 #[test]
 fn the_lock_is_handed_off_only_to_our_claims() {
-    let (table, mut last) = written(&[2, 3, 10, 4]);
+    let (table, mut last) = lock_with_waiters(&[2, 3, 10, 4]);
     let mut hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     assert_eq!(last, 3);
     let id = ClaimId::from_bits;
-    assert_eq!(hand_off.hand_off(id(2), at(1), |_| true), None, "it is not 2 who has it");
+    assert_eq!(hand_off.hand_off(id(2), at(1), |_| true), None, "claim 2 does not hold the lock");
     assert_eq!(hand_off.hand_off(id(1), at(1), |_| true), Some((id(2), Token(2), at(10))));
     assert_eq!(hand_off.hand_off(id(2), at(1), |_| true), Some((id(3), Token(3), at(10))));
-    assert_eq!(hand_off.hand_off(id(3), at(1), |_| true), None, "another client's is next");
+    assert_eq!(hand_off.hand_off(id(3), at(1), |_| true), None, "a claim of another process is next");
     let mut found = table.clone();
     assert_eq!(hand_off.apply_to_table(&mut found, last, 0, at(2)), HandOffState::Intact);
     let holder = &found.holders[0];
@@ -67,11 +71,11 @@ fn the_lock_is_handed_off_only_to_our_claims() {
 
 #[test]
 fn no_waiter_is_overtaken_and_no_hand_off_is_late_or_uncertain() {
-    let (table, mut last) = written(&[2, 3]);
+    let (table, mut last) = lock_with_waiters(&[2, 3]);
     let hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     let id = ClaimId::from_bits;
     assert_eq!(hand_off.clone().hand_off(id(1), at(1), |claim| claim != id(2)), None);
-    assert_eq!(hand_off.clone().hand_off(id(1), at(5), |_| true), None, "too little is left");
+    assert_eq!(hand_off.clone().hand_off(id(1), at(5), |_| true), None, "too little of the lease is left");
     let mut frozen = hand_off.clone();
     frozen.freeze();
     assert_eq!(frozen.hand_off(id(1), at(1), |_| true), None);
@@ -87,12 +91,12 @@ fn a_shared_or_re_entrant_holder_hands_off_to_no_claim() {
         |contender: &mut Contender<u8>| contender.owner = Some(crate::types::Owner::from_bits(1)),
         |contender: &mut Contender<u8>| contender.details = THEM,
     ] {
-        let (mut table, mut last) = written(&[2]);
+        let (mut table, mut last) = lock_with_waiters(&[2]);
         change(&mut table.holders[0]);
         assert_eq!(hand_off(&table, &mut last), None);
         assert_eq!(last, 1);
     }
-    let (mut table, mut last) = written(&[2, 3]);
+    let (mut table, mut last) = lock_with_waiters(&[2, 3]);
     table.waiters[0].ttl = TTL * 2;
     let mut hand_off = hand_off(&table, &mut last).expect("local hand-offs");
     assert_eq!(hand_off.hand_off(ClaimId::from_bits(1), at(1), |_| true), None, "another TTL");
@@ -107,26 +111,29 @@ struct World {
     last: u64,
     version: u64,
     next_claim: u128,
-    cohort: Option<LocalHandOff>,
-    /// Our requests that are not written yet.
+    hand_off: Option<LocalHandOff>,
+    /// Requests of our process that are not written yet.
     pending_requests: Vec<Request>,
     write_in_flight: Option<WriteInFlight>,
-    /// Our claims that hold or wait, as they know it themselves: with their token, and until when.
+    /// The claim of our process that believes to hold the lock, its token, and until when.
     holding: Option<(ClaimId, Token, Instant)>,
+    /// The claims of our process that believe to wait.
     waiting: BTreeSet<ClaimId>,
     /// All granted tokens, in the order of the grants.
     granted_tokens: Vec<u64>,
     known_grants: BTreeSet<(ClaimId, Token)>,
-    /// The highest token that we sent in a write.
+    /// The highest token that our process sent in a write.
     highest_sent: u64,
 }
 
+/// A request of our process.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Join(ClaimId),
     Leave(ClaimId),
 }
 
+/// A write of our process that has not arrived at the store yet.
 #[derive(Debug)]
 struct WriteInFlight {
     expected_version: u64,
@@ -137,10 +144,14 @@ struct WriteInFlight {
     requests: Vec<Request>,
 }
 
+/// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Action {
+    /// A new claim of our process requests the lock.
     Join,
+    /// The claim of our process that holds the lock releases it.
     Leave,
+    /// Our process sends its pending requests in a write.
     Send,
     /// The write succeeds or fails, and its reply arrives or is lost.
     Arrive {
@@ -168,6 +179,7 @@ fn actions() -> impl Strategy<Value = Action> {
 }
 
 impl World {
+    /// The id of a new claim.
     fn claim(&mut self) -> ClaimId {
         self.next_claim += 1;
         ClaimId::from_bits(self.next_claim)
@@ -216,7 +228,7 @@ impl World {
                 let Some((claim, ..)) = self.holding.take() else { return };
                 let waiting = &self.waiting;
                 let passed = self
-                    .cohort
+                    .hand_off
                     .as_mut()
                     .and_then(|hand_off| hand_off.hand_off(claim, now, |next| waiting.contains(&next)));
                 match passed {
@@ -255,7 +267,7 @@ impl World {
                 // The current holder is notified later, and its token is rejected at once: it
                 // counts as ended.
                 self.holding = None;
-                if let Some(hand_off) = &mut self.cohort {
+                if let Some(hand_off) = &mut self.hand_off {
                     hand_off.freeze();
                 }
                 let (mut fence, before) = (0, self.granted_tokens.len());
@@ -275,6 +287,8 @@ impl World {
         }
     }
 
+    /// The other process changes the store's state by `step`, which returns the claims that it
+    /// granted.
     fn apply_for_others(&mut self, step: impl FnOnce(&mut LockTable<u8>, &mut dyn FnMut() -> Token) -> Vec<ClaimId>) {
         let mut table = self.table.clone();
         let mut last = self.last;
@@ -286,17 +300,18 @@ impl World {
         self.write_succeeded(table, &granted);
     }
 
+    /// Our process computes its write from the store's present state, unless one is in flight.
     fn send_write(&mut self, now: Instant) {
         if self.write_in_flight.is_some() {
             return;
         }
         let (mut table, mut last) = (self.table.clone(), self.last);
         let state =
-            self.cohort.as_ref().map(|hand_off| hand_off.apply_to_table(&mut table, last, self.highest_sent, now));
-        let behind = self.cohort.as_ref().is_some_and(LocalHandOff::has_unwritten_hand_off);
-        let lost = behind && state.is_some_and(|state| state != HandOffState::Intact);
+            self.hand_off.as_ref().map(|hand_off| hand_off.apply_to_table(&mut table, last, self.highest_sent, now));
+        let has_handed_off = self.hand_off.as_ref().is_some_and(LocalHandOff::has_unwritten_hand_off);
+        let lost = has_handed_off && state.is_some_and(|state| state != HandOffState::Intact);
         if state == Some(HandOffState::Lost) {
-            self.cohort = None;
+            self.hand_off = None;
         }
         if lost {
             self.holding = None;
@@ -321,16 +336,18 @@ impl World {
             contender.expires_at = now.saturating_add(TTL);
         }
         if let Some(hand_off) =
-            self.cohort.as_mut().filter(|_| requests.iter().any(|request| matches!(request, Request::Leave(_))))
+            self.hand_off.as_mut().filter(|_| requests.iter().any(|request| matches!(request, Request::Leave(_))))
         {
             hand_off.freeze();
         }
-        let tokens = ReservedTokens::reserve(self.cohort.as_ref(), &table, ours, &mut last);
+        let tokens = ReservedTokens::reserve(self.hand_off.as_ref(), &table, ours, &mut last);
         self.highest_sent = self.highest_sent.max(last);
         self.write_in_flight =
             Some(WriteInFlight { expected_version: self.version, table, last, tokens, granted, requests });
     }
 
+    /// The write in flight arrives, and takes effect if the store has not changed since. Its reply
+    /// arrives or is lost.
     fn write_ends(&mut self, reply_arrives: bool) {
         let Some(write) = self.write_in_flight.take() else { return };
         let wins = write.expected_version == self.version;
@@ -340,7 +357,7 @@ impl World {
         }
         if !wins || !reply_arrives {
             // Repeat the requests on the present state; until a write succeeds, no local hand-offs.
-            if let Some(hand_off) = &mut self.cohort {
+            if let Some(hand_off) = &mut self.hand_off {
                 hand_off.freeze();
             }
             self.pending_requests = [write.requests, std::mem::take(&mut self.pending_requests)].concat();
@@ -356,11 +373,11 @@ impl World {
         {
             self.holding = Some((held.claim, held.token, held.expires_at));
         }
-        let before = self.cohort.take();
+        let before = self.hand_off.take();
         let holder =
             before.as_ref().filter(|hand_off| hand_off.has_unwritten_hand_off()).and_then(LocalHandOff::current_holder);
-        self.cohort = LocalHandOff::rebuild(before, &write.table, ours, write.tokens, |until| until);
-        if holder.is_some() && self.cohort.as_ref().and_then(LocalHandOff::current_holder) != holder {
+        self.hand_off = LocalHandOff::rebuild(before, &write.table, ours, write.tokens, |until| until);
+        if holder.is_some() && self.hand_off.as_ref().and_then(LocalHandOff::current_holder) != holder {
             self.holding = None;
         }
     }

@@ -1,5 +1,5 @@
-//! Many clients that know only what they have listed and been notified of, late, compared with the
-//! true list.
+//! Many clients that compute the queue from lists and watch events, which reach them late, compared
+//! with the true list.
 
 use std::collections::VecDeque;
 
@@ -11,77 +11,103 @@ use super::*;
 use crate::types::Instant;
 use crate::types::{Owner, Token};
 
-/// Rules that can be left out, to show that the simulation finds what they are for.
+/// The rule that the clients leave out, to show that the simulation finds the error that it
+/// prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OmittedRule {
+    /// The clients follow all rules.
     None,
-    /// If a watched node was changed since it was created, the list is read again.
+    /// If a watched node was changed since it was created, the client reads the list again.
     RelistOnChange,
     /// Positions are compared by their wrapped difference.
     WrappedOrder,
-    /// A claim that is granted after others may have seen it wait notifies them.
+    /// A claim that is granted after others may have seen it wait changes its node to notify them.
     GrantNotification,
-    /// The same if it found its grant in its first list.
+    /// A claim that finds in its first list that it is granted does so, too, if nodes are behind
+    /// it.
     FirstListNotification,
 }
 
+/// What a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeEvent {
+    /// The watched node was deleted.
     Deleted,
+    /// The data of the watched node was changed.
     Changed,
+    /// A node was added to the list or removed from it.
     Children,
 }
 
 /// A server's messages to one client, in order.
 #[derive(Clone, Debug)]
 enum Message {
+    /// All nodes of the list.
     List(Vec<QueueNode>),
-    /// The version of the node that was to be watched; `None`: that node does not exist any more,
-    /// or is the client's own.
+    /// The version of the node that was to be watched; `None`: that node, or the client's own, does
+    /// not exist any more.
     WatchSet(Option<u32>),
-    /// The version and token of the host to ride on.
+    /// The version and token of the node under which to re-enter; `None`: it does not exist any
+    /// more.
     ParentRead(Option<(u32, u64)>),
-    /// The re-entrant claim's sequence number.
+    /// The sequence number of the re-entrant node; `None`: it could not be created.
     ChildCreated(Option<i32>),
-    /// A watch has fired.
+    /// The watch with this number has fired.
     Event(u32, NodeEvent),
     /// The client's own node does not exist any more.
     ForceReleased,
 }
 
-/// The state of a client.
+/// What a client does, or which answer it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// It reads the list; `all`: with a watch on all children.
     Listing { all: bool },
+    /// It sets a watch on a node; `and_list`: it reads the list afterwards in any case.
     SettingWatch { and_list: bool },
+    /// It reads the node under which it re-enters.
     ReadingParent(NodeId),
+    /// It creates its re-entrant node.
     CreatingChild,
+    /// It waits for its watch.
     Waits,
+    /// It believes to hold the lock.
     Holds,
+    /// It has released the lock, left the queue, or was force released.
     Gone,
 }
 
+/// A client with one claim.
 #[derive(Clone, Debug)]
 struct Client {
     node: QueueNode,
+    /// Whether it waits if the lock is not free.
     queue: bool,
-    /// Whether it has no position yet.
+    /// Whether it has not waited yet, and so may still be refused.
     is_new: bool,
     state: State,
+    /// The list as the client read it last.
     queue_view: NodeQueue,
-    /// The watch that it has, and whether it has fired.
+    /// Its watch: the target, the number, and the event if it has fired.
     watch_set: Option<(WatchTarget, u32, Option<NodeEvent>)>,
+    /// Whether it also watches its own node.
     own_watched: bool,
+    /// The messages that it has not handled yet.
     inbox: VecDeque<Message>,
+    /// Whether it must still change its node, to notify others of its grant.
     must_notify: bool,
     token: u64,
 }
 
+/// A node of the true list.
 #[derive(Clone, Debug)]
 struct Node {
     node: QueueNode,
+    /// How often its data was changed.
     version: u32,
+    /// The number of the transaction that created it, which is its claim's token.
     czxid: u64,
+    /// The client that created it.
     client: usize,
 }
 
@@ -89,16 +115,23 @@ struct Node {
 struct World {
     omitted: OmittedRule,
     nodes: Vec<Node>,
-    next: i32,
+    /// The sequence number of the next node.
+    next_sequence: i32,
+    /// The number of the last transaction.
     zxid: u64,
-    /// Which client watches which node by which watch.
+    /// The watches on nodes: the client, the node's sequence number, and the watch's number.
     watches: Vec<(usize, i32, u32)>,
-    children: Vec<(usize, u32)>,
+    /// The watches on the whole list: the client, and the watch's number.
+    child_watches: Vec<(usize, u32)>,
+    /// The watches of clients on their own nodes: the client, and the node's sequence number.
     own_watches: Vec<(usize, i32)>,
-    watch: u32,
+    /// The number of the last watch.
+    last_watch: u32,
     clients: Vec<Client>,
+    /// The sequence numbers of all nodes that held the lock.
     granted: Vec<i32>,
-    highest: u64,
+    /// The highest token that was granted.
+    highest_token: u64,
 }
 
 impl World {
@@ -106,18 +139,19 @@ impl World {
         Self {
             omitted: without,
             nodes: Vec::new(),
-            next: first,
+            next_sequence: first,
             zxid: 0,
             watches: Vec::new(),
-            children: Vec::new(),
+            child_watches: Vec::new(),
             own_watches: Vec::new(),
-            watch: 0,
+            last_watch: 0,
             clients: Vec::new(),
             granted: Vec::new(),
-            highest: 0,
+            highest_token: 0,
         }
     }
 
+    /// The queue that a client computes from a list.
     fn queue_of(&self, mut nodes: Vec<QueueNode>) -> NodeQueue {
         if self.omitted == OmittedRule::WrappedOrder {
             nodes.sort_by_key(|node| (node.position(), node.reentry.is_some(), node.sequence));
@@ -126,7 +160,7 @@ impl World {
         NodeQueue::new(nodes)
     }
 
-    /// The true state, by the order in which the nodes were created.
+    /// The true queue, by the order in which the nodes were created.
     fn true_queue(&self) -> NodeQueue {
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| {
@@ -135,21 +169,24 @@ impl World {
         NodeQueue(nodes.into_iter().map(|node| node.node.clone()).collect())
     }
 
+    /// The server creates a node of this client, and returns it with its sequence number.
     fn create(&mut self, client: usize, mut node: QueueNode) -> QueueNode {
-        node.sequence = self.next;
-        self.next = self.next.wrapping_add(1);
+        node.sequence = self.next_sequence;
+        self.next_sequence = self.next_sequence.wrapping_add(1);
         self.zxid += 1;
         self.nodes.push(Node { node: node.clone(), version: 0, czxid: self.zxid, client });
         self.children_changed();
         node
     }
 
+    /// The watches on the whole list fire.
     fn children_changed(&mut self) {
-        for (client, watch) in std::mem::take(&mut self.children) {
+        for (client, watch) in std::mem::take(&mut self.child_watches) {
             self.clients[client].inbox.push_back(Message::Event(watch, NodeEvent::Children));
         }
     }
 
+    /// The watches on the node with this sequence number fire.
     fn fire(&mut self, seq: i32, event: NodeEvent) {
         let (fired, kept) = std::mem::take(&mut self.watches).into_iter().partition(|(_, node, _)| *node == seq);
         self.watches = kept;
@@ -159,13 +196,14 @@ impl World {
         }
     }
 
+    /// The server deletes the node with this sequence number, and its watches fire.
     fn delete(&mut self, seq: i32) {
         let Some(at) = self.nodes.iter().position(|node| node.node.sequence == seq) else { return };
         self.nodes.remove(at);
-        let put_out: Vec<usize> =
+        let owners: Vec<usize> =
             self.own_watches.iter().filter(|(_, own)| *own == seq).map(|(client, _)| *client).collect();
         self.own_watches.retain(|(_, own)| *own != seq);
-        put_out.into_iter().for_each(|client| self.clients[client].inbox.push_back(Message::ForceReleased));
+        owners.into_iter().for_each(|client| self.clients[client].inbox.push_back(Message::ForceReleased));
         self.fire(seq, NodeEvent::Deleted);
         self.children_changed();
     }
@@ -174,6 +212,7 @@ impl World {
         self.nodes.iter().find(|node| node.node.sequence == seq)
     }
 
+    /// The server changes the data of a node, and its watches fire.
     fn set_data(&mut self, seq: i32) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.node.sequence == seq) {
             node.version += 1;
@@ -182,6 +221,7 @@ impl World {
         }
     }
 
+    /// A new client creates its node, and reads the list unless it is alone.
     fn join(&mut self, owner: Option<u64>, mode: Mode, queue: bool) {
         let client = self.clients.len();
         let node = QueueNode { claim: ClaimId::from_bits(client as u128), mode, owner, reentry: None, sequence: 0 };
@@ -201,25 +241,27 @@ impl World {
         if self.nodes.len() == 1 { self.hold(client, false) } else { self.list(client, false) }
     }
 
+    /// A client reads the list; `all`: with a watch on all children.
     fn list(&mut self, client: usize, all: bool) {
         let nodes = self.nodes.iter().map(|node| node.node.clone()).collect();
         if all {
-            self.watch += 1;
-            self.children.push((client, self.watch));
-            self.clients[client].watch_set = Some((WatchTarget::AllHolders, self.watch, None));
+            self.last_watch += 1;
+            self.child_watches.push((client, self.last_watch));
+            self.clients[client].watch_set = Some((WatchTarget::AllHolders, self.last_watch, None));
         }
         self.clients[client].inbox.push_back(Message::List(nodes));
         self.clients[client].state = State::Listing { all };
     }
 
+    /// A client sets a watch on a node; `and_list`: it reads the list afterwards in any case.
     fn set_watch(&mut self, client: usize, watch: WatchTarget, and_list: bool) {
         let WatchTarget::Node((_, target)) = watch else { return };
         let seq = self.clients[client].node.sequence;
         let next = self.clients[client].queue_view.is_next_after(self.clients[client].node.id(), watch);
         let mut version = self.node(target).map(|node| node.version);
         if version.is_some() {
-            self.watch += 1;
-            self.watches.push((client, target, self.watch));
+            self.last_watch += 1;
+            self.watches.push((client, target, self.last_watch));
         }
         if next && !self.clients[client].own_watched {
             if self.node(seq).is_some() {
@@ -230,18 +272,21 @@ impl World {
             }
         }
         let this = &mut self.clients[client];
-        this.watch_set = version.map(|_| (watch, self.watch, None));
+        this.watch_set = version.map(|_| (watch, self.last_watch, None));
         this.inbox.push_back(Message::WatchSet(version));
         this.state = State::SettingWatch { and_list };
     }
 
-    fn hold(&mut self, client: usize, seen: bool) {
+    /// A client learns that it holds the lock. `seen_waiting`: others may have seen it wait, so it
+    /// must notify them.
+    fn hold(&mut self, client: usize, seen_waiting: bool) {
         let this = &mut self.clients[client];
         this.state = State::Holds;
         this.watch_set = None;
-        this.must_notify = seen && self.omitted != OmittedRule::GrantNotification;
+        this.must_notify = seen_waiting && self.omitted != OmittedRule::GrantNotification;
     }
 
+    /// A client ends, and the server deletes its nodes.
     fn leave(&mut self, client: usize) {
         self.clients[client].state = State::Gone;
         self.own_watches.retain(|(watcher, _)| *watcher != client);
@@ -250,7 +295,8 @@ impl World {
         own.into_iter().for_each(|seq| self.delete(seq));
     }
 
-    fn deliver_next(&mut self, client: usize) {
+    /// A holder notifies others of its grant, if it must.
+    fn notify_of_grant(&mut self, client: usize) {
         if std::mem::take(&mut self.clients[client].must_notify) && self.clients[client].state == State::Holds {
             self.set_data(self.clients[client].node.sequence);
         }
@@ -280,7 +326,7 @@ impl World {
                     self.list(client, false);
                 }
             }
-            (State::ReadingParent(host), Message::ParentRead(found)) => self.reenter(client, host, found),
+            (State::ReadingParent(parent), Message::ParentRead(found)) => self.reenter(client, parent, found),
             (State::CreatingChild, Message::ChildCreated(Some(seq))) => {
                 self.clients[client].node =
                     self.node(seq).map_or(self.clients[client].node.clone(), |n| n.node.clone());
@@ -293,6 +339,7 @@ impl World {
         true
     }
 
+    /// A client handles the list that it has read.
     fn listed(&mut self, client: usize, nodes: Vec<QueueNode>, all: bool) {
         let parsed_queue = self.queue_of(nodes);
         let this = &mut self.clients[client];
@@ -305,12 +352,12 @@ impl World {
                 self.hold(client, seen);
             }
             ClaimState::Refused(_) | ClaimState::Absent => self.leave(client),
-            ClaimState::MayReenter(host) => {
+            ClaimState::MayReenter(parent) => {
                 let found = self
-                    .node(host.1)
+                    .node(parent.1)
                     .map(|node| (node.version, node.node.reentry.map_or(node.czxid, |reentry| reentry.token)));
                 self.clients[client].inbox.push_back(Message::ParentRead(found));
-                self.clients[client].state = State::ReadingParent(host);
+                self.clients[client].state = State::ReadingParent(parent);
             }
             ClaimState::Waiting { .. } if !queue => self.leave(client),
             ClaimState::Waiting { watch: WatchTarget::AllHolders, .. } if all => self.wait(client),
@@ -325,18 +372,20 @@ impl World {
         }
     }
 
-    fn reenter(&mut self, client: usize, host: NodeId, found: Option<(u32, u64)>) {
+    /// A client replaces its node by a re-entrant one under `parent`, if that still has the version
+    /// that it has `found` (version and token).
+    fn reenter(&mut self, client: usize, parent: NodeId, found: Option<(u32, u64)>) {
         let this = &self.clients[client];
-        let (own, under) = (this.node.sequence, this.queue_view.find(host).map(QueueNode::position));
-        let fits = self.node(host.1).map(|node| node.version) == found.map(|(version, _)| version);
+        let (own, under) = (this.node.sequence, this.queue_view.find(parent).map(QueueNode::position));
+        let fits = self.node(parent.1).map(|node| node.version) == found.map(|(version, _)| version);
         let (Some((_, token)), Some(under), true, true) = (found, under, fits, self.node(own).is_some()) else {
             self.clients[client].inbox.push_back(Message::ChildCreated(None));
             self.clients[client].state = State::CreatingChild;
             return;
         };
         let own_node = QueueNode { reentry: Some(ReentryLink { parent_position: under, token }), ..this.node.clone() };
-        // One transaction.
-        self.set_data(host.1);
+        // ZooKeeper does the following in one transaction.
+        self.set_data(parent.1);
         self.own_watches.retain(|(watcher, _)| *watcher != client);
         self.delete(own);
         let own_node = self.create(client, own_node);
@@ -346,6 +395,7 @@ impl World {
         this.state = State::CreatingChild;
     }
 
+    /// A client waits for its watch, which may have fired already.
     fn wait(&mut self, client: usize) {
         self.clients[client].state = State::Waits;
         self.clients[client].is_new = false;
@@ -383,6 +433,8 @@ impl World {
         self.clients.iter().filter(really_holds).collect()
     }
 
+    /// Checks that the clients that believe to hold the lock hold it in the true queue, may hold it
+    /// together, and have rising tokens.
     fn check(&mut self) -> Result<(), TestCaseError> {
         let believed = self.believed_holders();
         for (at, one) in believed.iter().enumerate() {
@@ -408,11 +460,11 @@ impl World {
                     .node(own_node.sequence)
                     .map_or(0, |node| own_node.reentry.map_or(node.czxid, |reentry| reentry.token));
                 prop_assert!(
-                    own_node.reentry.is_some() || token > self.highest,
+                    own_node.reentry.is_some() || token > self.highest_token,
                     "token {token} after {}",
-                    self.highest
+                    self.highest_token
                 );
-                self.highest = self.highest.max(token);
+                self.highest_token = self.highest_token.max(token);
             }
         }
         Ok(())
@@ -428,12 +480,12 @@ impl World {
             busy = false;
             for client in 0..self.clients.len() {
                 busy |= self.clients[client].must_notify;
-                self.deliver_next(client);
+                self.notify_of_grant(client);
                 busy |= self.step(client);
                 self.check()?;
             }
         }
-        prop_assert!(!busy, "they never rest");
+        prop_assert!(!busy, "the messages never end");
         let true_queue = self.true_queue();
         for (at, node) in true_queue.nodes().iter().enumerate() {
             let client =
@@ -446,13 +498,20 @@ impl World {
     }
 }
 
+/// What happens next. A number chooses a client.
 #[derive(Clone, Debug)]
 enum Op {
+    /// A new client creates its node.
     Join { owner: Option<u64>, mode: Mode, queue: bool },
+    /// The client handles its oldest message.
     Step(usize),
-    Deliver(usize),
+    /// The client notifies others of its grant, if it must.
+    Notify(usize),
+    /// The client deletes its nodes.
     Leave(usize),
+    /// An operator force releases the client.
     ForceRelease(usize),
+    /// All clients handle all their messages.
     Drain,
 }
 
@@ -469,7 +528,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (prop::option::of(0u64..2), mode(), prop::bool::weighted(0.85))
             .prop_map(|(owner, mode, queue)| Op::Join { owner, mode, queue }),
         24 => any::<usize>().prop_map(Op::Step),
-        2 => any::<usize>().prop_map(Op::Deliver),
+        2 => any::<usize>().prop_map(Op::Notify),
         6 => any::<usize>().prop_map(Op::Leave),
         1 => any::<usize>().prop_map(Op::ForceRelease),
         1 => Just(Op::Drain),
@@ -481,6 +540,8 @@ fn first() -> impl Strategy<Value = i32> {
     prop_oneof![Just(0), (0..12).prop_map(|before| i32::MAX - before)]
 }
 
+/// Lets the clients do these steps, and then handle all messages; `first` is the first sequence
+/// number.
 fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut world = World::new(without, first);
     for op in ops {
@@ -491,7 +552,7 @@ fn simulate(without: OmittedRule, first: i32, ops: &[Op]) -> Result<(), TestCase
             Op::Join { owner, mode, queue } if alive.len() < 7 => world.join(*owner, *mode, *queue),
             Op::Join { .. } => {}
             Op::Step(at) => drop(pick(*at).map(|client| world.step(client))),
-            Op::Deliver(at) => pick(*at).into_iter().for_each(|client| world.deliver_next(client)),
+            Op::Notify(at) => pick(*at).into_iter().for_each(|client| world.notify_of_grant(client)),
             Op::Leave(at) => pick(*at).into_iter().for_each(|client| world.leave(client)),
             Op::ForceRelease(at) => {
                 // A holder learns of it in another way; a waiter by its own watch or its next list.
@@ -526,12 +587,14 @@ proptest! {
     }
 }
 
+/// Parts of the messages of failed exclusion.
 const EXCLUSION: [&str; 2] = ["beside", "believes"];
+/// A part of the message about a client that waits although it holds the lock.
 const ASLEEP: [&str; 1] = ["Waits"];
 
-/// Searches for a history that fails in one of these ways. A mistake may have several consequences,
-/// and which of them a random history shows first is chance.
-fn finds_the_flaw(without: OmittedRule, consequence: &[&str]) {
+/// Requires a history that fails with one of these messages if the clients leave out this rule. A
+/// mistake may have several consequences, and which of them a random history shows first is chance.
+fn assert_rule_is_needed(without: OmittedRule, consequence: &[&str]) {
     let config = Config { cases: 30_000, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let found = runner.run(&(first(), prop::collection::vec(op(), 0..120)), |(first, ops)| {
@@ -541,27 +604,27 @@ fn finds_the_flaw(without: OmittedRule, consequence: &[&str]) {
             None => Ok(()),
         }
     });
-    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} no flaw was found: {found:?}");
+    assert!(matches!(found, Err(TestError::Fail(..))), "no history fails without {without:?}: {found:?}");
 }
 
 #[test]
 fn without_relisting_a_re_entrant_child_is_missed() {
-    finds_the_flaw(OmittedRule::RelistOnChange, &EXCLUSION);
+    assert_rule_is_needed(OmittedRule::RelistOnChange, &EXCLUSION);
 }
 
 #[test]
 fn without_wrapped_order_a_waiter_overtakes_the_holder() {
-    finds_the_flaw(OmittedRule::WrappedOrder, &EXCLUSION);
+    assert_rule_is_needed(OmittedRule::WrappedOrder, &EXCLUSION);
 }
 
 #[test]
 fn without_grant_notifications_a_grantable_waiter_is_not_woken() {
-    finds_the_flaw(OmittedRule::GrantNotification, &ASLEEP);
+    assert_rule_is_needed(OmittedRule::GrantNotification, &ASLEEP);
 }
 
 #[test]
 fn without_first_list_notifications_a_grantable_waiter_is_not_woken() {
-    finds_the_flaw(OmittedRule::FirstListNotification, &ASLEEP);
+    assert_rule_is_needed(OmittedRule::FirstListNotification, &ASLEEP);
 }
 
 #[test]
@@ -595,7 +658,7 @@ fn a_claim_that_will_be_refused_does_not_cause_others_to_be_refused() {
     assert!(matches!(queue.state_of((ClaimId::from_bits(3), 9), true), ClaimState::Waiting { .. }));
 }
 
-/// The list, with all clients informed at once.
+/// The list, whose clients all learn of each change at once.
 #[derive(Default)]
 struct InformedQueue(Vec<QueueNode>);
 
@@ -604,16 +667,16 @@ impl InformedQueue {
         loop {
             let queue = NodeQueue::new(self.0.clone());
             let reentrant = queue.nodes().iter().find_map(|node| match queue.state_of(node.id(), false) {
-                ClaimState::MayReenter(host) => Some((node.sequence, host)),
+                ClaimState::MayReenter(parent) => Some((node.sequence, parent)),
                 _ => None,
             });
-            let Some((seq, host)) = reentrant else { return };
-            self.reenter(&queue, seq, host);
+            let Some((seq, parent)) = reentrant else { return };
+            self.reenter(&queue, seq, parent);
         }
     }
 
-    fn reenter(&mut self, queue: &NodeQueue, seq: i32, host: NodeId) {
-        let under = queue.find(host).map_or(0, QueueNode::position);
+    fn reenter(&mut self, queue: &NodeQueue, seq: i32, parent: NodeId) {
+        let under = queue.find(parent).map_or(0, QueueNode::position);
         self.0
             .iter_mut()
             .filter(|node| node.sequence == seq)
@@ -627,8 +690,8 @@ impl InformedQueue {
         let parsed_queue = NodeQueue::new(self.0.clone());
         match parsed_queue.state_of(id, true) {
             ClaimState::Held => "granted",
-            ClaimState::MayReenter(host) => {
-                self.reenter(&parsed_queue, seq, host);
+            ClaimState::MayReenter(parent) => {
+                self.reenter(&parsed_queue, seq, parent);
                 "granted"
             }
             ClaimState::Waiting { .. } if queue => "queued",

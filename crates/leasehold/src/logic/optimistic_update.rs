@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use super::backoff::pause;
 
-/// How often and for how long to try.
+/// How often and for how long an update by version is attempted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryLimits {
     /// The maximum number of attempts, including the first.
     pub max_attempts: u32,
     /// No further attempt begins after this time.
     pub time_limit: Duration,
-    /// The pause after the first conflict. Each further pause is twice as long, minus a random
-    /// half.
+    /// The pause after the first conflict. Each further pause is twice the one before, less a
+    /// random part of up to half.
     pub first_pause: Duration,
-    /// The longest pause.
+    /// The longest pause between two attempts.
     pub max_pause: Duration,
 }
 
@@ -29,20 +29,20 @@ impl Default for RetryLimits {
     }
 }
 
-/// How one attempt ended.
+/// How one attempt of an update ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttemptResult {
     /// The row has the new values.
     Written,
     /// Another client wrote first: this attempt had no effect.
     Conflict,
-    /// It failed and had no effect.
+    /// The attempt failed and had no effect.
     Failed,
-    /// It failed, and it is unknown whether it took effect.
+    /// The attempt failed, and it is unknown whether it took effect.
     Unknown,
 }
 
-/// What to do next.
+/// What the caller does after an attempt of an update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextStep {
     /// The update is done.
@@ -57,8 +57,8 @@ pub enum NextStep {
     Unknown,
 }
 
-/// The next step after attempt number `attempt` (from 1) ended with `result`, `elapsed` after the
-/// first attempt began.
+/// What to do after attempt number `attempt`, counted from 1, ended with `result`. `elapsed` is the
+/// time since the first attempt began; `random` (any number) shortens the pause.
 pub fn next_step(
     result: AttemptResult,
     attempt: u32,
@@ -71,9 +71,13 @@ pub fn next_step(
         AttemptResult::Failed => NextStep::Fail,
         AttemptResult::Unknown => NextStep::Unknown,
         AttemptResult::Conflict => {
-            let rest = pause(attempt.saturating_sub(1), limits.first_pause, limits.max_pause, random);
-            let exceeds_limit = elapsed.saturating_add(rest) > limits.time_limit;
-            if attempt >= limits.max_attempts || exceeds_limit { NextStep::TooContended } else { NextStep::Retry(rest) }
+            let pause = pause(attempt.saturating_sub(1), limits.first_pause, limits.max_pause, random);
+            let exceeds_limit = elapsed.saturating_add(pause) > limits.time_limit;
+            if attempt >= limits.max_attempts || exceeds_limit {
+                NextStep::TooContended
+            } else {
+                NextStep::Retry(pause)
+            }
         }
     }
 }

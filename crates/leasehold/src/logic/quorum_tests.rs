@@ -2,12 +2,15 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// No token.
 const NONE: Token = Token(0);
 
-fn yes(last: u64, own: u64, bound: u64) -> Vote {
-    Vote::Yes { last_token: Token(last), own_token: Token(own), owner_token: Token(bound) }
+/// A yes vote with these tokens: the highest known, that of the claim, and that of its owner.
+fn yes(last: u64, own: u64, owner: u64) -> Vote {
+    Vote::Yes { last_token: Token(last), own_token: Token(own), owner_token: Token(owner) }
 }
 
+/// An attempt at three nodes.
 fn three() -> QuorumAttempt {
     QuorumAttempt::new(Quorum::from_node_count(3))
 }
@@ -93,12 +96,13 @@ fn written() -> impl Strategy<Value = WriteReply> {
     ]
 }
 
-/// Plays an attempt to its end: every node votes and answers every write, in any order. Returns the
-/// result, the token that each node stored, and the tokens that were written.
-fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction, Vec<Token>, Vec<Token>) {
+/// Runs an attempt to its end: every node votes, and answers every request to store a token, in the
+/// order that the numbers of `order` choose. Returns the result, the token that each node stored,
+/// and the tokens that were written.
+fn run_attempt(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction, Vec<Token>, Vec<Token>) {
     let mut attempt = QuorumAttempt::new(Quorum::from_node_count(votes.len()));
     let mut stored = vec![NONE; votes.len()];
-    let mut asked = vec![NONE; votes.len()];
+    let mut sent_tokens = vec![NONE; votes.len()];
     let mut todo: Vec<(usize, Option<Token>)> = (0..votes.len()).map(|node| (node, None)).collect();
     let (mut tokens, mut last, mut turn) = (Vec::new(), AttemptAction::Wait, 0);
     while !todo.is_empty() {
@@ -113,7 +117,7 @@ fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction
                 attempt.vote(node, votes[node])
             }
             Some(token) => {
-                // A node reports that it is behind only if it is.
+                // A node answers with a higher token than `token` only if it has one.
                 let answer = match answer {
                     WriteReply::TokenTooLow(last) => WriteReply::TokenTooLow(last.max(token)),
                     // A late message of an earlier round does not replace a higher token.
@@ -134,9 +138,10 @@ fn play(votes: &[Vote], order: &[u16], answers: &[WriteReply]) -> (AttemptAction
             AttemptAction::Wait => {}
         }
         if let Some(token) = attempt.pending_token() {
-            for (node, asked) in asked.iter_mut().enumerate().filter(|(node, _)| attempt.has_yes_vote(*node)) {
-                if *asked != token {
-                    *asked = token;
+            for (node, sent_token) in sent_tokens.iter_mut().enumerate().filter(|(node, _)| attempt.has_yes_vote(*node))
+            {
+                if *sent_token != token {
+                    *sent_token = token;
                     todo.push((node, Some(token)));
                 }
             }
@@ -178,7 +183,7 @@ proptest! {
         order in prop::collection::vec(any::<u16>(), 8), answers in prop::collection::vec(written(), 8),
     ) {
         let quorum = Quorum::from_node_count(votes.len());
-        let (end, stored, tokens) = play(&votes, &order, &answers);
+        let (end, stored, tokens) = run_attempt(&votes, &order, &answers);
         let yes_votes = votes.iter().filter(|vote| matches!(vote, Vote::Yes { .. })).count();
         match end {
             AttemptAction::Held(token) => {
@@ -197,7 +202,7 @@ proptest! {
         lasts in prop::collection::vec(prop::option::weighted(0.7, 0u64..9), 5), order in prop::collection::vec(any::<u16>(), 8),
     ) {
         let votes: Vec<Vote> = lasts.iter().map(|last| last.map_or(Vote::NoResponse, |last| yes(last, 0, 0))).collect();
-        let (end, _, tokens) = play(&votes, &order, &[WriteReply::Stored]);
+        let (end, _, tokens) = run_attempt(&votes, &order, &[WriteReply::Stored]);
         let alive = lasts.iter().flatten().count();
         match end {
             AttemptAction::Held(token) => prop_assert!(alive >= 3 && tokens == [token]),
@@ -227,14 +232,14 @@ proptest! {
     }
 }
 
-/// Found by the property above, when a late message could still replace a higher token.
+/// A case that the property test found when a late message could still replace a higher token.
 #[test]
 fn a_late_message_of_an_earlier_round_has_no_effect() {
     let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last_token: NONE }];
     let order = [15186, 0, 0, 14130, 41603, 296, 50746, 20953];
     let mut answers = [WriteReply::Stored; 8];
     (answers[4], answers[7]) = (WriteReply::ClaimMissing, WriteReply::TokenTooLow(NONE));
-    let (end, stored, tokens) = play(&votes, &order, &answers);
+    let (end, stored, tokens) = run_attempt(&votes, &order, &answers);
     let AttemptAction::Held(token) = end else { panic!("{end:?}") };
     assert!(stored.iter().filter(|stored| **stored == token).count() >= 3, "{stored:?} {tokens:?}");
 }

@@ -1,19 +1,20 @@
-//! Versions of a record: which version a write must find, and which version it leaves.
+//! The versions of a record: they rise over everything that is ever written under its name.
 //!
 //! | event | consequence |
 //! |---|---|
 //! | two clients write over the same version | the second write finds another version and has no effect |
 //! | a write arrives late, after the record was removed and created again | the new version is higher than all before: the write has no effect |
-//! | the engine no longer remembers a record that was removed long ago | versions start at the engine's clock in microseconds, above all versions it gave out before |
-//! | the engine's clock was set back | versions continue one by one from the highest that the engine remembers |
+//! | the engine no longer has a record that was removed long ago | versions start at the engine's clock in microseconds, above all versions that it gave out before |
+//! | the engine's clock was set back | versions continue one by one from the highest that the engine knows |
 
 use std::time::Duration;
 
 /// The longest value of a record, in bytes.
 pub const MAX_RECORD: usize = 64 * 1024;
 
-/// The version that a write leaves. `last` is the highest version that the engine knows, of this
-/// name or of all names; zero if it knows none.
+/// The version that a write gives to a record. `last` is the highest version that the engine knows,
+/// of this name or of all names; zero if it knows none. `now` is the engine's clock: time since
+/// 1970.
 pub fn next_version(last: u64, now: Duration) -> u64 {
     let clock = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     last.saturating_add(1).max(clock)

@@ -2,8 +2,8 @@
 //!
 //! Each election has an epoch, which only rises. One Sentinel may know of an election before the
 //! others do, and it is right: a majority has voted for it. So the newest election counts,
-//! whichever Sentinel names it. A client that follows it does not return to an older election
-//! because Sentinels that do not know it yet answer faster.
+//! whichever Sentinel names it. A client that follows it does not return to an older election when
+//! Sentinels that do not know the newest yet answer faster.
 //!
 //! | event | consequence |
 //! |---|---|
@@ -19,34 +19,37 @@ use std::time::Duration;
 
 use crate::types::Instant;
 
-/// How long a majority must name the same older election before it counts. Sentinels exchange state
-/// every two seconds.
+/// How long a majority must name the same older election before a client returns to it. Sentinels
+/// exchange their state every two seconds.
 pub const OLDER_ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What one Sentinel reports.
+/// The answer of one Sentinel: the master, and the election that made it the master. `M` identifies
+/// a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterReport<M> {
     /// The master.
     pub master: M,
-    /// The election that made it the master; `None` if the Sentinel does not report it.
+    /// The epoch of the election; `None` if the Sentinel does not report it.
     pub epoch: Option<u64>,
 }
 
-/// What to do with the Sentinels' answers.
+/// What a client does after the Sentinels' answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MasterChoice {
-    /// There is another master, or the same one by a newer election: leave the present connection.
+    /// Connect again: there is another master, or the same one by a newer election.
     Follow,
-    /// The present election is the newest.
+    /// Keep the present connection: the election that the client follows is the newest.
     Keep,
-    /// All Sentinels that answered name an older election, which does not count (yet).
+    /// Ask again: all Sentinels that answered name an older election, which does not count (yet).
     WaitForMajority,
 }
 
-/// The election that a client follows.
+/// The election that a client follows, and the master that it made.
 #[derive(Clone, Debug)]
 pub struct FollowedMaster<M> {
+    /// The number of Sentinels.
     sentinels: usize,
+    /// The followed election; `None`: none so far.
     current: Option<MasterReport<M>>,
     /// Rises with each election that the client follows, including a return to an older one.
     election_number: u64,
@@ -55,18 +58,19 @@ pub struct FollowedMaster<M> {
 }
 
 impl<M: Clone + PartialEq> FollowedMaster<M> {
-    /// None so far, with this many Sentinels.
+    /// A client of this many Sentinels that follows no election yet.
     pub fn new(sentinels: usize) -> Self {
         Self { sentinels, current: None, election_number: 0, older_candidate: None }
     }
 
-    /// The election that the client follows.
+    /// The election that the client follows; `None`: none so far.
     pub fn current(&self) -> Option<&MasterReport<M>> {
         self.current.as_ref()
     }
 
-    /// Counts elections: at least the epoch, and more after a return to an older one. A server that
-    /// is the master again under a higher number has missed the writes in between.
+    /// A number for the followed election that only rises: at least its epoch, and more after a
+    /// return to an older one. A server that is the master again under a higher number has missed
+    /// the writes in between.
     pub fn election_number(&self) -> u64 {
         self.election_number
     }
@@ -84,7 +88,8 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
         }
     }
 
-    /// Decides from the answers of the Sentinels so far.
+    /// Chooses what to do by the answers of the Sentinels so far, and follows another election if
+    /// that is the choice.
     pub fn choose(&mut self, now: Instant, reports: &[MasterReport<M>]) -> MasterChoice {
         let Some(newest) = newest(reports) else {
             self.older_candidate = None;
@@ -125,12 +130,14 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
         MasterChoice::WaitForMajority
     }
 
+    /// Follows this election.
     fn adopt(&mut self, election: MasterReport<M>) {
         self.election_number = self.election_number.max(election.epoch.unwrap_or_default());
         self.current = Some(election);
         self.older_candidate = None;
     }
 
+    /// Follows an election that is older than the present one.
     fn return_to_older(&mut self, election: MasterReport<M>) -> MasterChoice {
         self.election_number += 1;
         self.adopt(election);
@@ -138,13 +145,15 @@ impl<M: Clone + PartialEq> FollowedMaster<M> {
     }
 }
 
-fn count_reports<M: PartialEq>(named: &[MasterReport<M>], one: &MasterReport<M>) -> usize {
-    named.iter().filter(|other| *other == one).count()
+/// How many Sentinels report this election and master.
+fn count_reports<M: PartialEq>(reports: &[MasterReport<M>], report: &MasterReport<M>) -> usize {
+    reports.iter().filter(|other| *other == report).count()
 }
 
-/// The newest election; among several with one epoch, the one that most Sentinels name.
-fn newest<M: PartialEq>(named: &[MasterReport<M>]) -> Option<&MasterReport<M>> {
-    named.iter().max_by_key(|one| (one.epoch, count_reports(named, one)))
+/// The newest election; among several with one epoch, the one that most Sentinels name. `None`: no
+/// Sentinel answered.
+fn newest<M: PartialEq>(reports: &[MasterReport<M>]) -> Option<&MasterReport<M>> {
+    reports.iter().max_by_key(|report| (report.epoch, count_reports(reports, report)))
 }
 
 #[cfg(test)]
@@ -218,17 +227,17 @@ mod tests {
 
     #[test]
     fn without_epochs_a_majority_counts() {
-        let blind = |master| MasterReport { master, epoch: None };
+        let without_epoch = |master| MasterReport { master, epoch: None };
         let mut followed = FollowedMaster::new(3);
-        assert_eq!(followed.choose(at(0), &[blind('A')]), MasterChoice::Follow);
-        assert_eq!(followed.choose(at(1), &[blind('A'), blind('B')]), MasterChoice::Keep);
-        assert_eq!(followed.choose(at(1), &[blind('B')]), MasterChoice::WaitForMajority);
-        assert_eq!(followed.choose(at(2), &[blind('B'), blind('B')]), MasterChoice::Follow);
+        assert_eq!(followed.choose(at(0), &[without_epoch('A')]), MasterChoice::Follow);
+        assert_eq!(followed.choose(at(1), &[without_epoch('A'), without_epoch('B')]), MasterChoice::Keep);
+        assert_eq!(followed.choose(at(1), &[without_epoch('B')]), MasterChoice::WaitForMajority);
+        assert_eq!(followed.choose(at(2), &[without_epoch('B'), without_epoch('B')]), MasterChoice::Follow);
         assert_eq!(followed.choose(at(2), &[report('B', 3)]), MasterChoice::Keep);
         assert_eq!(
-            followed.choose(at(3), &[blind('A'), blind('A')]),
+            followed.choose(at(3), &[without_epoch('A'), without_epoch('A')]),
             MasterChoice::WaitForMajority,
-            "those that report it count more"
+            "a known epoch counts more than none"
         );
     }
 

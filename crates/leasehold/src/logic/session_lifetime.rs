@@ -14,26 +14,29 @@ use std::time::Duration;
 
 use crate::types::Instant;
 
-/// The proven life of a session, on our own clock.
+/// Until when a session certainly lives, on our own clock.
 #[derive(Clone, Debug)]
 pub struct SessionLifetime {
+    /// The session's timeout: the leader expires it after this time without activity.
     timeout: Duration,
+    /// The longest time between two reports of a follower to the leader.
     report_interval: Duration,
-    /// Requests that were answered, but that the leader may not know yet: send time and answer
-    /// time.
+    /// Requests that a server answered, but that the leader may not know of: when each was sent,
+    /// and when it was answered.
     unproven_answers: VecDeque<(Instant, Instant)>,
-    /// The leader knew of our activity at this time or later.
+    /// The leader knows of activity of the session at this time or later.
     proven_at: Instant,
 }
 
 impl SessionLifetime {
     /// A session with this timeout, which the leader opened after `requested_at`. A follower's
-    /// reports are at most `report_interval` apart.
-    pub fn new(requested_at: Instant, timeout: Duration, lag: Duration) -> Self {
-        Self { timeout, report_interval: lag, unproven_answers: VecDeque::new(), proven_at: requested_at }
+    /// reports to the leader are at most `report_interval` apart.
+    pub fn new(requested_at: Instant, timeout: Duration, report_interval: Duration) -> Self {
+        Self { timeout, report_interval, unproven_answers: VecDeque::new(), proven_at: requested_at }
     }
 
-    /// A server answered, at `now`, a request that was sent at `sent`.
+    /// Stores that a server answered, at `now`, a request that was sent at `sent`. This alone
+    /// proves nothing; a later write may.
     pub fn record_answer(&mut self, sent: Instant, now: Instant) {
         // A few samples per report interval are enough.
         let is_apart =
@@ -47,11 +50,12 @@ impl SessionLifetime {
         }
     }
 
-    /// A server answered, at `now`, a write that was sent at `sent`.
+    /// Stores that a server answered, at `now`, a write that was sent at `sent`. It proves all
+    /// requests that were answered at least a report interval before `sent`.
     pub fn record_commit(&mut self, sent: Instant, now: Instant) {
-        let known = sent.saturating_sub(self.report_interval);
+        let reported_by = sent.saturating_sub(self.report_interval);
         while let Some((first, answered)) = self.unproven_answers.front().copied() {
-            if answered > known {
+            if answered > reported_by {
                 break;
             }
             self.proven_at = self.proven_at.max(first);
@@ -71,84 +75,99 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The session's timeout, in ms.
     const T: u64 = 8_000;
 
-    /// An event, in ms after the previous one.
+    /// An event; times are in ms.
     #[derive(Clone, Debug)]
     enum Event {
-        /// The client sends a request and gets an answer after this time. A write needs the leader.
-        Ask { write: bool, takes: u64 },
-        /// The follower is cut off from its leader and keeps answering reads.
-        CutOff,
-        /// The client pauses.
+        /// The client sends a request and gets an answer after the time `takes`. A write is
+        /// answered only if the follower reaches its leader.
+        Request { write: bool, takes: u64 },
+        /// The follower is partitioned from its leader and keeps answering reads.
+        Partition,
+        /// The client does nothing for this time.
         Pause(u64),
     }
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
-            8 => (any::<bool>(), 1u64..300).prop_map(|(write, takes)| Event::Ask { write, takes }),
-            1 => Just(Event::CutOff),
+            8 => (any::<bool>(), 1u64..300).prop_map(|(write, takes)| Event::Request { write, takes }),
+            1 => Just(Event::Partition),
             4 => (1u64..4_000).prop_map(Event::Pause),
         ]
     }
 
-    /// The leader's side: the follower reports every `tick` which sessions were active since.
+    /// A follower and its leader. Times are in ms.
     struct ServerModel {
-        tick: u64,
-        reported: u64,
-        heard: bool,
-        last: u64,
-        cut: bool,
+        /// The time between two reports of the follower.
+        report_interval: u64,
+        /// When the follower reported last.
+        reported_at: u64,
+        /// Whether a request reached the follower since its last report.
+        is_active: bool,
+        /// The last activity of the session that the leader knows of.
+        last_activity: u64,
+        /// Whether the follower does not reach the leader.
+        is_partitioned: bool,
     }
 
     impl ServerModel {
         /// Advances time to `now`. `false`: the session expired.
         fn advance_to(&mut self, now: u64) -> bool {
-            while self.reported + self.tick <= now {
-                self.reported += self.tick;
-                if self.reported > self.last + T {
+            while self.reported_at + self.report_interval <= now {
+                self.reported_at += self.report_interval;
+                if self.reported_at > self.last_activity + T {
                     return false;
                 }
-                if self.heard && !self.cut {
-                    self.last = self.reported;
-                    self.heard = false;
+                if self.is_active && !self.is_partitioned {
+                    self.last_activity = self.reported_at;
+                    self.is_active = false;
                 }
             }
-            now <= self.last + T
+            now <= self.last_activity + T
         }
     }
 
     /// What the client accepts as proof that the leader knows of the session's activity.
     #[derive(Clone, Copy, Debug)]
     enum ProofRule {
-        /// A write, for everything answered at least `report_interval` before it.
+        /// A write proves all requests that were answered at least `lag` ms before it.
         Writes { lag: u64 },
-        /// Any answer.
+        /// Any answer proves its request.
         Reads,
     }
 
-    fn simulate(rule: ProofRule, events: &[Event], tick: u64, offset: u64) -> Result<(), TestCaseError> {
+    /// Fails if the leader expires the session before the time that the client computes by `rule`.
+    /// The follower reports every `report_interval` ms, first after `offset` ms less.
+    fn simulate(rule: ProofRule, events: &[Event], report_interval: u64, offset: u64) -> Result<(), TestCaseError> {
         let mut now = 10_000;
         let lag = if let ProofRule::Writes { lag } = rule { lag } else { 0 };
         let mut lifetime = SessionLifetime::new(at(now), Duration::from_millis(T), Duration::from_millis(lag));
-        let mut servers = ServerModel { tick, reported: now - offset.min(tick), heard: false, last: now, cut: false };
+        let mut servers = ServerModel {
+            report_interval,
+            reported_at: now - offset.min(report_interval),
+            is_active: false,
+            last_activity: now,
+            is_partitioned: false,
+        };
         for event in events {
             let alive = match *event {
                 Event::Pause(ms) => {
                     now += ms;
                     servers.advance_to(now)
                 }
-                Event::CutOff => {
-                    servers.cut = true;
+                Event::Partition => {
+                    servers.is_partitioned = true;
                     true
                 }
-                Event::Ask { write, takes } => {
+                Event::Request { write, takes } => {
                     let sent = now;
                     // The request arrives half way.
                     let arrives = servers.advance_to(now + takes / 2);
-                    servers.heard = true;
+                    servers.is_active = true;
                     now += takes;
-                    let answered = arrives && servers.advance_to(now) && !(write && servers.cut);
+                    let answered = arrives && servers.advance_to(now) && !(write && servers.is_partitioned);
                     match (answered, rule) {
                         (false, _) => {}
                         (true, ProofRule::Reads) => lifetime.proven_at = lifetime.proven_at.max(at(sent)),
@@ -159,7 +178,7 @@ mod tests {
                 }
             };
             if !alive {
-                let ended = servers.last + T;
+                let ended = servers.last_activity + T;
                 prop_assert!(
                     at(ended) >= lifetime.lives_until(),
                     "ended at {ended} before {:?}",
@@ -171,23 +190,23 @@ mod tests {
         Ok(())
     }
 
-    /// Controls: each known mistake must fail in the simulation.
-    fn finds_the_flaw(believes: ProofRule) {
+    /// Requires that the simulation finds a failure of this wrong rule.
+    fn assert_rule_fails(rule: ProofRule) {
         let config = ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() };
         let inputs = (prop::collection::vec(event(), 0..60), 1u64..T / 4, 0u64..T / 4);
         let found = proptest::test_runner::TestRunner::new(config)
-            .run(&inputs, |(events, tick, offset)| simulate(believes, &events, tick, offset));
-        assert!(found.is_err(), "{believes:?} went well");
+            .run(&inputs, |(events, report_interval, offset)| simulate(rule, &events, report_interval, offset));
+        assert!(found.is_err(), "no history shows that {rule:?} is wrong");
     }
 
     #[test]
     fn counting_answered_reads_overestimates_the_session() {
-        finds_the_flaw(ProofRule::Reads);
+        assert_rule_fails(ProofRule::Reads);
     }
 
     #[test]
     fn counting_from_the_last_answer_before_a_write_overestimates_the_session() {
-        finds_the_flaw(ProofRule::Writes { lag: 0 });
+        assert_rule_fails(ProofRule::Writes { lag: 0 });
     }
 
     #[test]
@@ -211,8 +230,10 @@ mod tests {
         /// For any requests, and any partition of the follower: the leader never expires the
         /// session before `lives_until`.
         #[test]
-        fn the_leader_never_expires_a_session_within_its_proven_lifetime(events in prop::collection::vec(event(), 0..60), tick in 1u64..T / 4, offset in 0u64..T / 4) {
-            simulate(ProofRule::Writes { lag: T / 4 }, &events, tick, offset)?;
+        fn the_leader_never_expires_a_session_within_its_proven_lifetime(
+            events in prop::collection::vec(event(), 0..60), report_interval in 1u64..T / 4, offset in 0u64..T / 4,
+        ) {
+            simulate(ProofRule::Writes { lag: T / 4 }, &events, report_interval, offset)?;
         }
 
         /// With a read every sixth and a write every third of the timeout, more than half of the

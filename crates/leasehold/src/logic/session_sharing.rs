@@ -9,37 +9,38 @@
 
 use std::time::Duration;
 
-/// How many TTLs get a session of exactly their length before claims share.
+/// How many sessions have exactly the TTL of a claim as their timeout; later claims share sessions.
 pub const MAX_EXACT_SESSIONS: usize = 3;
 
-/// A session that is open, or being opened.
+/// A session that is open, or is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenSession {
-    /// The timeout that was requested: no two sessions have the same.
+    /// The timeout that was requested. No two sessions have the same, so it identifies the session.
     pub requested_timeout: Duration,
     /// The timeout that the server granted; `None`: not known yet.
     pub granted_timeout: Option<Duration>,
 }
 
 impl OpenSession {
+    /// The granted timeout if it is known, and otherwise the requested one.
     fn timeout(&self) -> Duration {
         self.granted_timeout.unwrap_or(self.requested_timeout)
     }
 }
 
-/// The session that serves a claim.
+/// Which session serves a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionChoice {
-    /// The session for which this timeout was requested.
+    /// An open session: the one for which this timeout was requested.
     Share(Duration),
-    /// A new session with this timeout.
+    /// A new session: the caller opens it with this timeout.
     Open(Duration),
 }
 
-/// Which session serves a claim of `ttl`. A session with a longer timeout than the TTL is chosen
-/// only where the server grants no shorter one: the claim cannot be served then.
+/// Which session serves a claim of `ttl`, given the open ones. The chosen session's timeout is
+/// longer than the TTL only if the server grants no shorter one; the caller then refuses the claim.
 pub fn choose_session(open: &[OpenSession], ttl: Duration) -> SessionChoice {
-    // The server grants no longer timeouts, or no shorter ones.
+    // The server limits timeouts, and this session shows its limit for this TTL.
     let at_bound = |session: &&OpenSession| match session.granted_timeout {
         Some(granted) if granted < session.requested_timeout => ttl >= granted,
         Some(granted) if granted > session.requested_timeout => ttl < granted,
@@ -57,7 +58,7 @@ pub fn choose_session(open: &[OpenSession], ttl: Duration) -> SessionChoice {
     }
 }
 
-/// The largest power of two seconds that is not above `ttl`.
+/// The largest power of two, in seconds, that is not above `ttl`; `ttl` itself below one second.
 fn timeout_class(ttl: Duration) -> Duration {
     match ttl.as_secs() {
         0 => ttl,
@@ -74,7 +75,8 @@ mod tests {
         Duration::from_secs(number)
     }
 
-    /// The timeout that a server with these bounds grants.
+    /// Chooses or opens the session for a claim of `ttl` at a server that grants timeouts within
+    /// `bounds`, the shortest and the longest. Returns the session's granted timeout.
     fn serve(open: &mut Vec<OpenSession>, ttl: Duration, bounds: (Duration, Duration)) -> Duration {
         let timeout = match choose_session(open, ttl) {
             SessionChoice::Share(timeout) => timeout,

@@ -1,6 +1,6 @@
-//! What a database error means for the client that sent the statement.
+//! What an error of a database means for the statement that failed.
 
-/// The meaning of an error for the statement.
+/// What an error means for the statement that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SqlErrorClass {
     /// Another transaction conflicted: the statement had no effect, and a retry may succeed.
@@ -13,7 +13,7 @@ pub enum SqlErrorClass {
     Unknown,
 }
 
-/// The meaning of a PostgreSQL SQLSTATE.
+/// What a PostgreSQL error with this SQLSTATE means for the statement.
 pub fn classify_postgres(state: &str) -> SqlErrorClass {
     match state {
         // Serialization failure, deadlock, lock timeout.
@@ -28,16 +28,16 @@ pub fn classify_postgres(state: &str) -> SqlErrorClass {
     }
 }
 
-/// The meaning of an error number of MySQL or MariaDB.
+/// What an error of MySQL or MariaDB with this number means for the statement.
 pub fn classify_mysql(code: u16) -> SqlErrorClass {
     match code {
         // Deadlock, lock timeout, "record has changed since last read" (MariaDB's snapshot
         // isolation).
         1213 | 1205 | 1020 => SqlErrorClass::Retry,
         1146 => SqlErrorClass::NoTable,
-        // Shutdown, an unnamed error (proxies return it), an error during commit, a killed
-        // connection. Clients use all of 2xxx for a lost connection, and proxies forward these
-        // numbers.
+        // Shutdown, an unspecified error (proxies return it), an error during commit, a killed
+        // connection. Client libraries use 2000 to 2999 for a lost connection, and proxies forward
+        // these numbers.
         1053 | 1105 | 1180 | 1927 | 2000..3000 => SqlErrorClass::Unknown,
         _ => SqlErrorClass::Refused,
     }

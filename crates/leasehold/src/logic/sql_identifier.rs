@@ -1,6 +1,6 @@
 //! Names of tables and columns in SQL statements.
 
-/// The longest name that every database accepts, in bytes.
+/// The longest name of a table or column that every supported database accepts, in bytes.
 pub const MAX_IDENTIFIER_LEN: usize = 63;
 
 /// Checks the name of a column, or of a table with or without its schema (`shop.stock`).
@@ -10,26 +10,26 @@ pub const MAX_IDENTIFIER_LEN: usize = 63;
 pub fn check_identifier(name: &str) -> Result<(), String> {
     for part in name.split('.') {
         if part.is_empty() {
-            return Err(format!("{name:?} is no name of a table or column: a part of it is empty"));
+            return Err(format!("{name:?} is not the name of a table or column: a part of it is empty"));
         }
         if part.len() > MAX_IDENTIFIER_LEN {
             return Err(format!(
-                "{name:?} is no name of a table or column: at most {MAX_IDENTIFIER_LEN} bytes, and {part:?} has {}",
+                "{name:?} is not the name of a table or column: at most {MAX_IDENTIFIER_LEN} bytes, and {part:?} has {}",
                 part.len()
             ));
         }
         if part.chars().any(char::is_control) {
-            return Err(format!("{name:?} is no name of a table or column: it has control characters"));
+            return Err(format!("{name:?} is not the name of a table or column: it has control characters"));
         }
     }
     if name.split('.').count() > 2 {
-        return Err(format!("{name:?} is no name of a table or column: more than a schema and a name"));
+        return Err(format!("{name:?} is not the name of a table or column: more than a schema and a name"));
     }
     Ok(())
 }
 
-/// The name, part by part, between these quotation marks. A mark inside the name is doubled, so
-/// that it cannot end the quotation.
+/// The name between quotation marks `mark`, its schema and its own name separately
+/// (`"shop"."stock"`). A mark inside the name is doubled, so that it cannot end the quotation.
 pub fn quote(name: &str, mark: char) -> String {
     let parts = name.split('.').map(|part| {
         let inside: String = part.chars().flat_map(|c| std::iter::repeat_n(c, if c == mark { 2 } else { 1 })).collect();

@@ -1,5 +1,5 @@
-//! One lock: its holders, its queue, and every operation on them. Engines are compared with this
-//! specification.
+//! One lock: its holders, its queue, and every operation on them. This is the specification with
+//! which tests compare every engine.
 //!
 //! The rules, in the order in which an operation applies them:
 //! 1. Remove the holders whose lease has expired, then serve the queue.
@@ -22,14 +22,14 @@ use super::fence;
 use crate::types::Instant;
 use crate::types::{ClaimId, Mode, Owner, Token};
 
-/// A claim that holds or waits, with a `details` for the engine.
+/// A claim that holds the lock or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender<N> {
     /// The claim's id.
     pub claim: ClaimId,
-    /// The owner that may re-enter.
+    /// The owner that may re-enter; `None`: no re-entry.
     pub owner: Option<Owner>,
-    /// The mode it holds, or requests.
+    /// The mode in which it holds, or which it requests.
     pub mode: Mode,
     /// How long a grant or a queue position lasts without renewal.
     pub ttl: Duration,
@@ -39,11 +39,11 @@ pub struct Contender<N> {
     pub token: Token,
     /// The order of arrival among the waiters, or of the grants among the holders.
     pub order: u64,
-    /// The engine's own data.
+    /// What the engine stores with the claim.
     pub details: N,
 }
 
-/// The state of one lock.
+/// The state of one lock. `N` is what the engine stores with each claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockTable<N> {
     /// The holders, in the order of the grants.
@@ -61,17 +61,17 @@ impl<N> Default for LockTable<N> {
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Held with this token, until this time.
+    /// The claim holds the lock with this token, until this time.
     Granted(Token, Instant),
-    /// In the queue, behind this many waiters.
+    /// The claim is in the queue, behind this many waiters.
     Queued(usize),
-    /// Not free, and not queued, because the request did not ask for that.
+    /// The lock is not free, and the claim is not in the queue, because it did not ask to queue.
     Busy,
-    /// It can never be granted beside the claims that are there.
+    /// The claim can never be granted beside the present holders and waiters.
     Refused(Refusal),
 }
 
-/// Why a claim can never be granted beside the claims that are there.
+/// Why a claim can never be granted beside the present holders and waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The semaphore is in use with this other limit.
@@ -80,27 +80,28 @@ pub enum Refusal {
     Upgrade(Mode),
 }
 
-/// What a departed claim was.
+/// What a release changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseEffect {
-    /// It held the lock.
+    /// The claim held the lock, and released it.
     Released,
-    /// It waited.
+    /// The claim waited, and left the queue.
     LeftQueue,
-    /// It was not there: released before, expired, or never seen.
+    /// Nothing: the claim was released before, has expired, or is unknown.
     Absent,
 }
 
 /// A claim that was force-released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForceReleased<N> {
-    /// The claim as it was; its token is zero if it waited.
+    /// The claim as it was before; its token is zero if it waited.
     pub contender: Contender<N>,
     /// The token to write to the resource, if any: see [`fence::force_release_token`].
     pub fence_token: Option<Token>,
 }
 
-/// Claims that an operation granted; its caller notifies them.
+/// The claims that were granted by an operation of another claim, in order; the caller notifies
+/// them.
 pub type Granted = Vec<ClaimId>;
 
 impl<N> LockTable<N> {
@@ -109,22 +110,24 @@ impl<N> LockTable<N> {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 
-    /// The holder with this claim.
+    /// The holder with this claim id; `None`: the claim does not hold the lock.
     pub fn holder(&self, claim: ClaimId) -> Option<&Contender<N>> {
         self.holders.iter().find(|contender| contender.claim == claim)
     }
 
-    /// The queue position of this claim, from 0.
+    /// The queue position of this claim, counted from 0; `None`: it does not wait.
     pub fn position(&self, claim: ClaimId) -> Option<usize> {
         self.waiters.iter().position(|contender| contender.claim == claim)
     }
 
-    /// When the next lease expires: the lock may become free then without any request.
+    /// When the next lease expires; `None` without holders. The lock may become free then without
+    /// any request.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.holders.iter().map(|contender| contender.expires_at).min()
     }
 
-    /// Applies the passage of time and serves the queue: rules 1 to 3.
+    /// Removes expired holders and waiters, and grants the waiters that fit (rules 1 to 3). Calls
+    /// `next_token` once per new grant.
     pub fn expire_and_grant(&mut self, now: Instant, next_token: &mut impl FnMut() -> Token) -> Granted {
         self.holders.retain(|contender| contender.expires_at > now);
         let mut granted = Vec::new();
@@ -145,7 +148,9 @@ impl<N> LockTable<N> {
         granted
     }
 
-    /// A claim arrives, or is repeated. This sets `contender.token`, `expires_at` and `order`.
+    /// Grants a new or repeated claim, queues it if `queue` is set, or answers why not. Sets the
+    /// contender's `token`, `expires_at` and `order`. Also returns the other claims that it
+    /// granted.
     pub fn attempt(
         &mut self,
         contender: Contender<N>,
@@ -157,6 +162,7 @@ impl<N> LockTable<N> {
         (self.decide(contender, queue, now, token), granted)
     }
 
+    /// The answer to a new or repeated claim, once expired claims are removed.
     fn decide(
         &mut self,
         mut contender: Contender<N>,
@@ -193,8 +199,9 @@ impl<N> LockTable<N> {
         Verdict::Queued(self.waiters.len() - 1)
     }
 
-    /// The state of a claim; extends its lease or its queue position. An absent claim is not added:
-    /// its client may have stopped waiting.
+    /// The state of a claim, whose lease or queue position it extends. An absent claim is `Busy`
+    /// and is not added, because its client may have stopped waiting. Also returns the claims that
+    /// it granted.
     pub fn refresh(
         &mut self,
         claim: ClaimId,
@@ -205,7 +212,7 @@ impl<N> LockTable<N> {
         (self.known_verdict(claim, now).unwrap_or(Verdict::Busy), granted)
     }
 
-    /// The answer to a claim that is already there.
+    /// The answer to a claim that holds or waits already, whose time it extends; `None` for others.
     fn known_verdict(&mut self, claim: ClaimId, now: Instant) -> Option<Verdict> {
         if let Some(held) = self.holders.iter_mut().find(|held| held.claim == claim) {
             held.expires_at = held.expires_at.max(now.saturating_add(held.ttl));
@@ -216,7 +223,8 @@ impl<N> LockTable<N> {
         Some(Verdict::Queued(position))
     }
 
-    /// Extends the lease of a claim. `None`: it does not hold, or not any more.
+    /// Extends the lease of a claim by its TTL from now, and returns its new end. `None`: it does
+    /// not hold, or not any more. Also returns the claims that it granted.
     pub fn renew(
         &mut self,
         claim: ClaimId,
@@ -232,7 +240,8 @@ impl<N> LockTable<N> {
         (until, granted)
     }
 
-    /// Removes a claim, whether it holds or waits, and grants those that now fit.
+    /// Removes a claim, whether it holds or waits, and grants those that now fit. Returns what that
+    /// changed, and the granted claims.
     pub fn release(
         &mut self,
         claim: ClaimId,
@@ -255,9 +264,10 @@ impl<N> LockTable<N> {
         (effect, granted)
     }
 
-    /// Force-releases a claim. If it was the only holder, the token rises *before* the next waiter
-    /// is granted, so that the next grant is above the fence, too. `None`: the claim is absent, and
-    /// no token is used.
+    /// Force releases a claim, whether it holds or waits. If it was the only holder, the token
+    /// rises *before* the next waiter is granted, so that the next grant is above the fence token,
+    /// too. `None`: the claim is absent, and no token is used. Also returns the claims that it
+    /// granted.
     pub fn force_release(
         &mut self,
         claim: ClaimId,
@@ -267,7 +277,7 @@ impl<N> LockTable<N> {
         let mut granted = self.expire_and_grant(now, token);
         let held =
             self.holders.iter().position(|contender| contender.claim == claim).map(|index| self.holders.remove(index));
-        let evicted = match held {
+        let force_released = match held {
             Some(contender) => {
                 let others = || self.holders.iter().map(|contender| contender.token);
                 let fresh = if self.holders.is_empty() { token() } else { Token::default() };
@@ -281,12 +291,13 @@ impl<N> LockTable<N> {
                 waited.map(|contender| ForceReleased { contender, fence_token: None })
             }
         };
-        if evicted.is_some() {
+        if force_released.is_some() {
             granted.extend(self.expire_and_grant(now, token));
         }
-        (evicted, granted)
+        (force_released, granted)
     }
 
+    /// Why a new claim can never be granted; `None`: it can.
     fn refusal(&self, contender: &Contender<N>) -> Option<Refusal> {
         let mut present = self.holders.iter().chain(&self.waiters);
         if let Some(limit) = present.find_map(|other| conflicting_limit(contender.mode, other.mode)) {
@@ -300,14 +311,16 @@ impl<N> LockTable<N> {
         own().next().map(|held| Refusal::Upgrade(held.mode))
     }
 
+    /// The token with which an owner may enter at once in this mode; `None`: it holds nothing that
+    /// covers the mode.
     fn reentry_token(&self, owner: Option<Owner>, mode: Mode) -> Option<Token> {
         let owner = owner?;
         let mut own = self.holders.iter().filter(|held| held.owner == Some(owner) && covers(held.mode, mode));
         own.next().map(|held| held.token)
     }
 
-    /// Whether an owner already holds. If it requests more than it holds, it waits until it has
-    /// released that: an owner has one token at a time.
+    /// Whether an owner holds the lock. If it requests more than it holds, it waits until it has
+    /// released what it holds, because an owner has one token at a time.
     fn owner_holds(&self, owner: Option<Owner>) -> bool {
         owner.is_some() && self.holders.iter().any(|held| held.owner == owner)
     }
@@ -317,6 +330,7 @@ impl<N> LockTable<N> {
         fits_owned(wanted, self.holders.iter().map(|contender| (contender.owner, contender.mode)))
     }
 
+    /// Makes a contender a holder, and returns its token: a new one, or that of its owner.
     fn grant(&mut self, mut contender: Contender<N>, token: &mut impl FnMut() -> Token) -> Token {
         // Another claim of the same owner may have been granted while this one waited.
         contender.token = self.reentry_token(contender.owner, contender.mode).unwrap_or_else(token);
@@ -325,6 +339,7 @@ impl<N> LockTable<N> {
         granted
     }
 
+    /// Makes a contender with a token a holder.
     fn add_holder(&mut self, mut contender: Contender<N>) {
         contender.order = self.next_order();
         // Most locks have one holder, and a vector would grow to four at once.
@@ -334,6 +349,7 @@ impl<N> LockTable<N> {
         self.holders.push(contender);
     }
 
+    /// An order above those of all present holders and waiters.
     pub(super) fn next_order(&self) -> u64 {
         let last_holder = self.holders.last().map_or(0, |contender| contender.order);
         let last_waiter = self.waiters.back().map_or(0, |contender| contender.order);

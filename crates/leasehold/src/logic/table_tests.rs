@@ -22,6 +22,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_nanos(seconds * 1_000_000_000)
 }
 
+/// Gives out the tokens 1, 2, 3 and so on.
 fn counter() -> impl FnMut() -> Token {
     let mut last = 0;
     move || {
@@ -57,7 +58,10 @@ fn the_same_owner_re_enters_even_past_a_waiting_writer() {
     assert!(matches!(verdict, Verdict::Granted(Token(1), _)), "{verdict:?}");
     let (verdict, _) = table.attempt(contender(4, Some(7), Mode::Exclusive), true, at(1), &mut token);
     assert_eq!(verdict, Verdict::Refused(Refusal::Upgrade(Mode::Shared)));
-    assert!(table.release(ClaimId::from_bits(1), at(1), &mut token).1.is_empty(), "freed with the last release only");
+    assert!(
+        table.release(ClaimId::from_bits(1), at(1), &mut token).1.is_empty(),
+        "not free before the owner's last release"
+    );
     assert_eq!(table.release(ClaimId::from_bits(3), at(1), &mut token).1, [ClaimId::from_bits(2)]);
 }
 
@@ -117,6 +121,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Checks that live holders may hold together, that equal tokens have one owner, and that holders
+/// and waiters are in order.
 fn check(table: &LockTable<()>, now: Instant) -> Result<(), TestCaseError> {
     let live: Vec<_> = table.holders.iter().filter(|p| p.expires_at > now).collect();
     for (i, a) in live.iter().enumerate() {

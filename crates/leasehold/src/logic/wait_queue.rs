@@ -1,52 +1,53 @@
-//! Which claim a waiter watches: exactly one ahead of it, so that one departure wakes one waiter.
+//! Which claim a waiter watches: exactly one ahead of it, so that a claim that leaves wakes one
+//! waiter.
 
 use crate::types::ClaimId;
 
-/// The claims of one lock and their positions.
+/// The waiters of one lock, in queue order, and the latest of its holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitQueue {
-    /// The most recently granted of the holders.
+    /// The holder that was granted last; `None`: the lock has no holder.
     pub last_granted: Option<ClaimId>,
-    /// The waiters, in order.
+    /// The waiters, the first of the queue first.
     pub waiters: Vec<ClaimId>,
 }
 
 impl WaitQueue {
-    /// The one claim whose departure concerns a waiter: the waiter just ahead of it or, for the
-    /// first waiter, the most recent grant. A waiter that is granted becomes the most recent grant,
-    /// so the one behind it keeps its watch.
+    /// The claim that a waiter watches: the waiter just ahead of it or, for the first waiter, the
+    /// holder that was granted last. So a waiter that is granted stays watched by the one behind
+    /// it. `None`: the claim does not wait, or the lock has no holder.
     pub fn watched_by(&self, waiter: ClaimId) -> Option<ClaimId> {
         match self.waiters.iter().position(|claim| *claim == waiter)? {
             0 => self.last_granted,
-            place => Some(self.waiters[place - 1]),
+            position => Some(self.waiters[position - 1]),
         }
     }
 }
 
-/// The waiters that were already queued and now watch another claim than before: they must look
-/// again. No waiter overtakes another. Those that stayed therefore have the same order in both
-/// lines, and newcomers come last.
+/// The waiters that were queued `before` and watch another claim in `after`: they must be woken. No
+/// waiter overtakes another, so those of both queues have the same order in both, and new ones come
+/// last.
 pub fn waiters_with_new_target(before: &WaitQueue, after: &WaitQueue) -> Vec<ClaimId> {
-    let mut relinked = Vec::new();
+    let mut with_new_target = Vec::new();
     let (mut was_ahead, mut ahead) = (before.last_granted, after.last_granted);
     let mut old = before.waiters.iter();
     for waiter in &after.waiters {
-        let known = old.by_ref().find(|claim| {
+        let queued_before = old.by_ref().find(|claim| {
             let found = *claim == waiter;
             if !found {
                 was_ahead = Some(**claim);
             }
             found
         });
-        if known.is_none() {
+        if queued_before.is_none() {
             break;
         }
         if was_ahead != ahead {
-            relinked.push(*waiter);
+            with_new_target.push(*waiter);
         }
         (was_ahead, ahead) = (Some(*waiter), Some(*waiter));
     }
-    relinked
+    with_new_target
 }
 
 #[cfg(test)]

@@ -1,14 +1,28 @@
-//! Errors, with messages that explain what to do next.
+//! The error of every call: its kind, its location, and a message that explains what to do next.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use super::LockName;
 
-/// The result of everything in this crate that can fail.
+/// The result of every call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of an error, for programs; the message explains the error to people.
+///
+/// ```
+/// use leasehold::{Error, ErrorKind};
+///
+/// fn exit_code(error: &Error) -> u8 {
+///     match error.kind() {
+///         ErrorKind::Timeout => 75,
+///         ErrorKind::InvalidName | ErrorKind::InvalidOption => 64,
+///         _ => 1,
+///     }
+/// }
+/// assert_eq!(exit_code(&Error::new(ErrorKind::Timeout, "not granted within 5 s")), 75);
+/// assert_eq!(ErrorKind::Timeout.as_str(), "timeout");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -22,17 +36,17 @@ pub enum ErrorKind {
     InvalidName,
     /// An option (TTL, permits, description, …) is out of bounds.
     InvalidOption,
-    /// The engine does not support this; refused before any I/O.
+    /// The engine does not support the call or the mode; refused before any I/O.
     Unsupported,
-    /// The lock was not granted within the caller's wait.
+    /// The lock was not granted within the request's timeout.
     Timeout,
     /// The request can never be granted beside the present holders: another limit, or an upgrade
     /// from shared to exclusive.
     Conflict,
     /// The lock was lost while it was needed.
     Lost,
-    /// An operator force released (evicted) the request while it waited. The request is over; make
-    /// a new one if the lock is still wanted.
+    /// An operator force released the request while it waited. The request is over; make a new one
+    /// if the lock is still wanted.
     ForceReleased,
     /// The engine does not respond, or not in time.
     Unavailable,
@@ -44,7 +58,7 @@ pub enum ErrorKind {
     UnknownFormat,
     /// The engine has no space left.
     Full,
-    /// This `Locks` was closed.
+    /// The `Locks` was closed before the call, or its background thread has ended.
     Closed,
 }
 
@@ -72,38 +86,61 @@ impl ErrorKind {
     }
 }
 
-/// Whether the failed step may have changed something at the engine.
+/// Whether a failed call may have changed the engine's state.
+///
+/// ```
+/// use leasehold::{Effect, Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::Unavailable, "the reply was lost").effect_unknown();
+/// assert_eq!(error.effect(), Effect::Unknown);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// The state is unchanged.
+    /// The engine's state is unchanged.
     None,
-    /// The step may have taken effect: its reply was lost. Repeat it with the same claim, or clean
-    /// up; never guess.
+    /// The call may have taken effect, because its reply was lost: repeat it with the same claim,
+    /// or release the claim.
     Unknown,
 }
 
 /// An error: its kind, whether to retry, whether its effect is known, and where it happened.
+///
+/// Its text includes that of its [`cause`](Self::cause).
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::{Effect, ErrorKind, Locks};
+///
+/// let error = Locks::open("etcetera://db1").await.unwrap_err();
+/// assert_eq!((error.kind(), error.effect()), (ErrorKind::UnknownScheme, Effect::None));
+/// assert!(!error.is_retryable());
+/// assert!(error.to_string().contains("memory:"), "the message lists the known schemes: {error}");
+/// # });
+/// ```
 #[derive(Debug)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorDetails>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
+    /// Whether the same call may succeed later.
     retryable: bool,
     effect: Effect,
+    /// The engine's name, such as `redis`.
     engine: Option<&'static str>,
     /// The engine's URL, without secrets.
     url: Option<Box<str>>,
-    /// What the error is about (a lock or a record), and its name.
+    /// `lock` or `record`, and the name of that lock or record.
     name: Option<(&'static str, LockName)>,
     message: String,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// A final error without effect; the methods below add details.
+    /// An error that is not worth a retry and changed nothing at the engine, unless the methods
+    /// below say otherwise.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorDetails {
             kind,
             retryable: false,
             effect: Effect::None,
@@ -111,7 +148,7 @@ impl Error {
             url: None,
             name: None,
             message: message.into(),
-            source: None,
+            cause: None,
         }))
     }
 
@@ -144,48 +181,54 @@ impl Error {
         self
     }
 
-    /// The same error, at this engine; keeps an engine that is already set.
+    /// The same error, with the name of the engine; keeps a name that is already set.
     #[must_use]
     pub fn at_engine(mut self, engine: &'static str) -> Self {
         self.0.engine.get_or_insert(engine);
         self
     }
 
-    /// The same error, at the engine with this URL, which has no secrets
-    /// ([`Engine::url`](crate::engine::Engine::url)).
+    /// The same error, with the engine's URL without secrets
+    /// ([`Engine::url`](crate::engine::Engine::url)); keeps a URL that is already set.
     #[must_use]
     pub fn at_url(mut self, url: impl Into<String>) -> Self {
         self.0.url.get_or_insert_with(|| url.into().into_boxed_str());
         self
     }
 
-    /// The same error, about this lock.
+    /// The same error, about this lock; keeps a name that is already set.
     #[must_use]
     pub fn about_lock(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| ("lock", name.clone()));
         self
     }
 
-    /// The same error, about this record.
+    /// The same error, about this record; keeps a name that is already set.
     #[must_use]
     pub fn about_record(mut self, name: &LockName) -> Self {
         self.0.name.get_or_insert_with(|| ("record", name.clone()));
         self
     }
 
-    /// The same error, with its cause.
+    /// The same error, caused by another one, whose text is appended to the message.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+    pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.cause = Some(cause.into());
         self
     }
 
-    /// The message without its location.
+    /// The message and the text of the cause, without engine, URL and lock name.
     pub fn message_without_location(&self) -> String {
-        match &self.0.source {
-            Some(source) => format!("{}: {source}", self.0.message),
+        match &self.0.cause {
+            Some(cause) => format!("{}: {cause}", self.0.message),
             None => self.0.message.clone(),
         }
+    }
+
+    /// The error of the operating system or of a client library that caused this one, for a
+    /// downcast. [`source`](StdError::source) leaves it out, because the message includes its text.
+    pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
     }
 
     /// The kind of the error.
@@ -198,12 +241,12 @@ impl Error {
         self.0.retryable
     }
 
-    /// Whether the engine may have been changed.
+    /// Whether the engine's state may have changed.
     pub fn effect(&self) -> Effect {
         self.0.effect
     }
 
-    /// The engine at which the error happened.
+    /// The name of the engine at which the error happened, such as `redis`.
     pub fn engine(&self) -> Option<&'static str> {
         self.0.engine
     }
@@ -222,18 +265,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message_without_location();
-        let place_text = location(self.0.engine, self.0.url.as_deref(), &message);
-        match (&self.0.name, place_text) {
-            (Some((what, name)), Some(place_text)) => write!(f, "{what} {name:?} on {place_text}: ")?,
+        let location = location(self.0.engine, self.0.url.as_deref(), &message);
+        match (&self.0.name, location) {
+            (Some((what, name)), Some(location)) => write!(f, "{what} {name:?} on {location}: ")?,
             (Some((what, name)), None) => write!(f, "{what} {name:?}: ")?,
-            (None, Some(place_text)) => write!(f, "{place_text}: ")?,
+            (None, Some(location)) => write!(f, "{location}: ")?,
             (None, None) => {}
         }
         f.write_str(&message)
     }
 }
 
-/// The engine's URL, or only its scheme if the message already has the address.
+/// What the text of an error shows as its location: the engine's URL, or only its scheme if the
+/// message already has the address; the engine's name if there is no URL.
 fn location<'a>(engine: Option<&'a str>, url: Option<&'a str>, message: &str) -> Option<&'a str> {
     let Some(url) = url else { return engine };
     let scheme = url.split(':').next().unwrap_or(url);
@@ -245,7 +289,7 @@ fn location<'a>(engine: Option<&'a str>, url: Option<&'a str>, message: &str) ->
     }
 }
 
-/// The hosts of a URL without user and password, or its path.
+/// The hosts of a URL without user and password, or its path if it has no hosts.
 fn address(url: &str) -> &str {
     let (_, rest) = url.split_once(':').unwrap_or(("", url));
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -254,7 +298,7 @@ fn address(url: &str) -> &str {
     hosts.rsplit('@').next().unwrap_or_default()
 }
 
-/// Whether a text contains this address as a whole word: a host may be called `a`.
+/// Whether a text contains this address as a whole word: a host's name may be a part of a word.
 fn contains_address(text: &str, address: &str) -> bool {
     let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.match_indices(address).any(|(at, _)| {
@@ -265,7 +309,8 @@ fn contains_address(text: &str, address: &str) -> bool {
 }
 
 impl StdError for Error {
+    /// The source of the [`cause`](Error::cause), whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        self.cause()?.source()
     }
 }

@@ -1,41 +1,52 @@
-//! Moments: points in time.
+//! Points in time on a clock.
 
 use std::fmt;
 use std::time::Duration;
 
 /// A point in time on a [`Clock`](crate::clock::Clock). Unlike a [`std::time::Instant`], it belongs
-/// to a clock that a test can control, and can be stored as a number. Moments of two machines, or
+/// to a clock that a test can control, and can be stored as a number. Instants of two machines, or
 /// of two clocks, cannot be compared.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::clock::Instant;
+///
+/// let start = Instant::from_nanos(1_000);
+/// let end = start.saturating_add(Duration::from_secs(5));
+/// assert_eq!(end.duration_since(start), Duration::from_secs(5));
+/// assert_eq!(start.duration_since(end), Duration::ZERO);
+/// assert!(end < Instant::NEVER);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub(crate) u64);
 
 impl Instant {
-    /// Later than every other moment.
+    /// Later than every other instant.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment this many nanoseconds after the clock's start.
+    /// The instant this many nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// The nanoseconds from the clock's start to this instant.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// This moment plus `by`; saturates at [`Instant::NEVER`].
+    /// This instant plus `by`; saturates at [`Instant::NEVER`].
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
 
-    /// This moment minus `by`; saturates at the clock's start. `NEVER` stays `NEVER`.
+    /// This instant minus `by`; saturates at the clock's start. `NEVER` stays `NEVER`.
     #[must_use]
     pub fn saturating_sub(self, by: Duration) -> Self {
         if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanos(by))) }
     }
 
-    /// The time from `earlier` to this moment; zero if `earlier` is later.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -47,7 +58,7 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// A duration in nanoseconds, saturating at 584 years.
+/// A duration in nanoseconds; saturates at `u64::MAX`, about 584 years.
 pub(crate) fn nanos(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }

@@ -20,5 +20,5 @@ pub use self::name::{LockName, MAX_NAME};
 #[allow(dead_code, reason = "`memory:` stores nothing")]
 pub(crate) const FORMAT: u32 = 1;
 
-/// The TTL of a grant, unless the builder or the request sets another one.
+/// The TTL of a grant unless [`Builder::ttl`](crate::Builder::ttl) or the request sets another one.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);

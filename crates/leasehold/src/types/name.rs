@@ -1,4 +1,4 @@
-//! Lock names: validated once, then used as they are.
+//! Lock names, validated when they are made.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,25 +7,34 @@ use std::sync::{Arc, LazyLock};
 
 use super::{Error, ErrorKind};
 
-/// The longest lock name, in bytes.
+/// The longest [lock name](LockName), in bytes.
 pub const MAX_NAME: usize = 512;
 
-/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters. Cheap to clone.
+/// The name of a lock or a record: 1 to 512 bytes of UTF-8 without control characters. Cheap to
+/// clone.
+///
+/// ```
+/// use leasehold::LockName;
+///
+/// assert_eq!(LockName::new("stock:42")?.as_str(), "stock:42");
+/// assert!(LockName::new("two\nlines").is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct LockName {
     text: Arc<str>,
-    /// Computed once, with a seed of this process: lookups are frequent, and strangers may choose
-    /// the names.
+    /// The hash of `text` with [`HASH_SEED`]; stored because lookups are frequent.
     hash: u64,
 }
 
+/// Random for each process, because untrusted users may choose the names.
 static HASH_SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl LockName {
-    /// Validates a name.
+    /// A lock name from this text, if it follows the rules.
     ///
     /// # Errors
-    /// `InvalidName`, with the rule that the name breaks and where.
+    /// `InvalidName`, with the rule that the text breaks, and where.
     pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
         let name = name.as_ref();
         let refuse = |message: String| Err(Error::new(ErrorKind::InvalidName, message));
@@ -48,7 +57,7 @@ impl LockName {
         Ok(Self { text: name.into(), hash: HASH_SEED.hash_one(name) })
     }
 
-    /// The name as it was given.
+    /// The text from which the name was made.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -1,4 +1,4 @@
-//! Errors of an update.
+//! Why an update by version failed.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,26 +6,39 @@ use std::fmt;
 use crate::database::Cause;
 use crate::types::Error;
 
-/// Why an update failed, or whether its effect is unknown.
+/// Why an update failed. Only after [`Unknown`](Self::Unknown) may the row have been changed.
+///
+/// ```
+/// use leasehold::versioned::UpdateError;
+///
+/// fn advice(error: &UpdateError) -> &'static str {
+///     match error {
+///         UpdateError::TooContended { .. } | UpdateError::Conflict(_) => "try again later",
+///         UpdateError::Unknown(_) => "read the row before you try again",
+///         _ => "the row is unchanged",
+///     }
+/// }
+/// assert_eq!(advice(&UpdateError::TooContended { attempts: 50 }), "try again later");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// Other clients changed the row during each try. Wait, or take a lock for this row.
+    /// Other clients changed the row during each try. Wait, or acquire a lock for this row.
     TooContended {
         /// The number of tries.
         attempts: u32,
     },
-    /// Another client changed the row: run the transaction again. If there is a cause, the database
-    /// has ended the transaction already.
+    /// Another client changed the row: run the transaction again. `Some`: the database reported the
+    /// conflict with this error, and has ended the transaction already.
     Conflict(Option<Cause>),
     /// The connection was lost during the write: the change may or may not have been written. Do
     /// not retry blindly, because the change could be made twice.
     Unknown(Cause),
-    /// No row has this key.
+    /// No row of the table has the given key.
     NoRow,
-    /// Several rows have this key: it is not unique.
+    /// Several rows of the table have the given key.
     NotUnique {
-        /// The number of rows.
+        /// The number of rows with the key.
         rows: usize,
     },
     /// The row's version is NULL.
@@ -42,8 +55,8 @@ pub enum UpdateError {
 impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooContended { attempts: tries } => {
-                write!(f, "the row was changed by other clients during each of {tries} tries: wait, or take a lock")
+            Self::TooContended { attempts } => {
+                write!(f, "other clients changed the row during each of {attempts} tries: wait, or acquire a lock")
             }
             Self::Conflict(None) => f.write_str("the row was changed by another client: run the transaction again"),
             Self::Conflict(Some(cause)) => {
@@ -64,11 +77,13 @@ impl fmt::Display for UpdateError {
 }
 
 impl StdError for UpdateError {
+    /// The source of the variant's error, whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Invalid(error) => Some(error),
-            Self::Conflict(cause) => cause.as_ref().map(|cause| &**cause as _),
-            Self::Unknown(cause) | Self::Rejected(cause) | Self::Failed(cause) => Some(&**cause),
+            Self::Invalid(error) => error.source(),
+            Self::Conflict(Some(cause)) | Self::Unknown(cause) | Self::Rejected(cause) | Self::Failed(cause) => {
+                cause.source()
+            }
             _ => None,
         }
     }

@@ -55,19 +55,31 @@ pub use self::error::UpdateError;
 pub use crate::database::Cause;
 
 /// A table of yours with a key and a version column (a whole number, not null).
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::versioned::VersionedTable;
+///
+/// let stock = VersionedTable::new("shop.stock")
+///     .key("sku")
+///     .columns(["units"])
+///     .max_attempts(10)
+///     .time_limit(Duration::from_secs(2));
+/// ```
 #[derive(Clone, Debug)]
 pub struct VersionedTable {
     table: Cow<'static, str>,
     key: Cow<'static, str>,
     version: Cow<'static, str>,
+    /// The columns to read; empty: all.
     columns: Vec<Cow<'static, str>>,
     limits: RetryLimits,
 }
 
 impl VersionedTable {
-    /// The table, with or without a schema. By default its key is `id` and its version `version`.
-    /// Names are quoted, so their case must match the database's (PostgreSQL: lower case, unless
-    /// they were created with quotes).
+    /// The table with this name, with or without a schema. By default its key column is `id` and
+    /// its version column is `version`. Names are quoted, so their case must match the database's
+    /// (PostgreSQL: lower case, unless they were created with quotes).
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             table: name.into(),
@@ -78,14 +90,14 @@ impl VersionedTable {
         }
     }
 
-    /// The column that identifies a row: the primary key, or another unique column.
+    /// Sets the column that identifies a row: the primary key, or another unique column.
     #[must_use]
     pub fn key(mut self, column: impl Into<Cow<'static, str>>) -> Self {
         self.key = column.into();
         self
     }
 
-    /// The column that counts the changes.
+    /// Sets the column that counts the changes of a row.
     #[must_use]
     pub fn version(mut self, column: impl Into<Cow<'static, str>>) -> Self {
         self.version = column.into();
@@ -99,22 +111,22 @@ impl VersionedTable {
         self
     }
 
-    /// The maximum number of tries, the first included; 50 by default.
+    /// Sets the maximum number of attempts, the first included; 50 by default.
     #[must_use]
     pub fn max_attempts(mut self, limit: u32) -> Self {
         self.limits.max_attempts = limit;
         self
     }
 
-    /// No try starts after this time; 10 s by default.
+    /// Sets the time after which no further attempt starts; 10 s by default.
     #[must_use]
     pub fn time_limit(mut self, time: Duration) -> Self {
         self.limits.time_limit = time;
         self
     }
 
-    /// The pause after the first conflict and the longest pause; 1 ms and 100 ms by default. Each
-    /// pause is twice the one before, less a random part of up to half.
+    /// Sets the pause after the first conflict and the longest pause; 1 ms and 100 ms by default.
+    /// Each pause is twice the one before, less a random part of up to half.
     #[must_use]
     pub fn retry_pause(mut self, first: Duration, max: Duration) -> Self {
         (self.limits.first_pause, self.limits.max_pause) = (first, max);
@@ -126,9 +138,9 @@ impl VersionedTable {
     /// several times, so it should have no side effects.
     ///
     /// # Errors
-    /// [`UpdateError::TooContended`] after the last try, [`UpdateError::Unknown`] if the change may
-    /// or may not have been written, and the others of [`UpdateError`]. After all but `Unknown`,
-    /// the row is unchanged.
+    /// [`UpdateError::TooContended`] after the last attempt, [`UpdateError::Unknown`] if the change
+    /// may or may not have been written, and the others of [`UpdateError`]. After all but
+    /// `Unknown`, the row is unchanged.
     pub async fn update<C: Connection, T>(
         &self,
         conn: &mut C,
@@ -138,30 +150,30 @@ impl VersionedTable {
         let key = key.into_value();
         let clock = Clock::system();
         let start = clock.now();
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
-            let ended = self.attempt(conn, &key, &mut decide).await;
-            tries += 1;
-            let tried = match &ended {
+            let result = self.attempt(conn, &key, &mut decide).await;
+            attempts += 1;
+            let attempt_result = match &result {
                 Ok(_) => AttemptResult::Written,
                 Err(UpdateError::Conflict(_)) => AttemptResult::Conflict,
                 Err(UpdateError::Unknown(_)) => AttemptResult::Unknown,
                 Err(_) => AttemptResult::Failed,
             };
             let elapsed = clock.now().duration_since(start);
-            match next_step(tried, tries, elapsed, &self.limits, (random::random_bits() & u128::from(u32::MAX)) as u32)
-            {
-                NextStep::Retry(rest) => clock.sleep(rest).await,
-                NextStep::TooContended => return Err(UpdateError::TooContended { attempts: tries }),
+            let random_bits = (random::random_bits() & u128::from(u32::MAX)) as u32;
+            match next_step(attempt_result, attempts, elapsed, &self.limits, random_bits) {
+                NextStep::Retry(pause) => clock.sleep(pause).await,
+                NextStep::TooContended => return Err(UpdateError::TooContended { attempts }),
                 NextStep::Done | NextStep::Fail | NextStep::Unknown => {
-                    return ended.map(|done| Updated { retries: tries - 1, ..done });
+                    return result.map(|updated| Updated { retries: attempts - 1, ..updated });
                 }
             }
         }
     }
 
     /// As [`update`](Self::update), inside your own transaction: the change takes effect when you
-    /// commit, together with your other writes. One try only.
+    /// commit, together with your other writes. Makes one attempt only.
     ///
     /// A conflict is returned ([`UpdateError::Conflict`]) and not retried. From `REPEATABLE READ`
     /// on (the default of MySQL), the transaction keeps seeing the version that it saw first,
@@ -179,11 +191,12 @@ impl VersionedTable {
     ) -> Result<Updated<T>, UpdateError> {
         match self.attempt(tx, &key.into_value(), &mut decide).await {
             Err(UpdateError::Unknown(cause)) => Err(UpdateError::Failed(cause)),
-            ended => ended,
+            result => result,
         }
     }
 
-    /// One try.
+    /// Reads the row, calls `decide`, and writes the change, once. The `retries` of its result are
+    /// zero.
     async fn attempt<S: Session, T>(
         &self,
         session: &mut S,
@@ -192,14 +205,14 @@ impl VersionedTable {
     ) -> Result<Updated<T>, UpdateError> {
         let sql = self.select(S::DIALECT).map_err(UpdateError::Invalid)?;
         // An error during the read has no effect.
-        let mut rows = session.read(&sql, key).await.map_err(|fault| match fault {
+        let mut rows = session.read(&sql, key).await.map_err(|error| match error {
             StatementError { class: SqlErrorClass::Retry, cause } => UpdateError::Conflict(Some(cause)),
             StatementError { cause, .. } => UpdateError::Failed(cause),
         })?;
         let (row, version) = match (rows.pop(), rows.len()) {
             (Some(row), 0) => row,
             (None, _) => return Err(UpdateError::NoRow),
-            (Some(_), more) => return Err(UpdateError::NotUnique { rows: more + 1 }),
+            (Some(_), others) => return Err(UpdateError::NotUnique { rows: others + 1 }),
         };
         let version = version.ok_or(UpdateError::NoVersion)?;
         let Change { columns, values, value } = decide(&row).map_err(UpdateError::Rejected)?;

@@ -1,4 +1,4 @@
-//! The SQL statements.
+//! The SQL statements of an update by version.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,7 @@ use crate::database::Dialect;
 use crate::logic::sql_identifier;
 use crate::types::{Error, ErrorKind};
 
+/// The error for the name of a table or a column that cannot be used.
 fn invalid_name(message: String) -> Error {
     Error::new(ErrorKind::InvalidOption, message)
 }
@@ -14,7 +15,7 @@ fn invalid_name(message: String) -> Error {
 /// A column's name, quoted.
 fn quote_column(name: &str, dialect: Dialect) -> Result<String, Error> {
     if name.contains('.') {
-        return Err(invalid_name(format!("{name:?} is no name of a column: it has a dot")));
+        return Err(invalid_name(format!("{name:?} is not the name of a column: it has a dot")));
     }
     sql_identifier::check_identifier(name).map_err(invalid_name)?;
     Ok(dialect.quote(name))
@@ -29,12 +30,14 @@ fn placeholder(number: usize, dialect: Dialect) -> String {
 }
 
 impl VersionedTable {
+    /// The table's name, quoted.
     fn name(&self, dialect: Dialect) -> Result<String, Error> {
         sql_identifier::check_identifier(&self.table).map_err(invalid_name)?;
         Ok(dialect.quote(&self.table))
     }
 
-    /// Reads the row. The version is the last column, cast to one integer type.
+    /// The SELECT that reads the row with a key. Its last column is the version, cast to a 64-bit
+    /// integer.
     pub(super) fn select(&self, dialect: Dialect) -> Result<String, Error> {
         let (table, key, version) =
             (self.name(dialect)?, quote_column(&self.key, dialect)?, quote_column(&self.version, dialect)?);
@@ -47,25 +50,28 @@ impl VersionedTable {
         ))
     }
 
-    /// Writes these columns if the row still has the version that was read.
+    /// The UPDATE that writes these columns and raises the version, if the row still has the
+    /// version that was read.
     pub(super) fn write(&self, columns: &[Cow<'static, str>], dialect: Dialect) -> Result<String, Error> {
         let (table, key, version) =
             (self.name(dialect)?, quote_column(&self.key, dialect)?, quote_column(&self.version, dialect)?);
         let mut sets = String::new();
         for (index, name) in columns.iter().enumerate() {
-            let same = |other: &str| name.eq_ignore_ascii_case(other);
-            if same(&self.key) || same(&self.version) || columns[..index].iter().any(|other| same(other)) {
+            let is_name = |other: &str| name.eq_ignore_ascii_case(other);
+            if is_name(&self.key) || is_name(&self.version) || columns[..index].iter().any(|other| is_name(other)) {
                 return Err(invalid_name(format!(
                     "{name:?} is the key, the version, or set twice: a change cannot set it"
                 )));
             }
             sets += &format!("{} = {}, ", quote_column(name, dialect)?, placeholder(index + 1, dialect));
         }
-        let (at_key, at_version) = (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
-        // The version keeps the type with which it was read, for any type of its column.
+        let (key_value, version_value) =
+            (placeholder(columns.len() + 1, dialect), placeholder(columns.len() + 2, dialect));
+        // PostgreSQL would take the version's value for the type of its column; it is sent as
+        // BIGINT.
         let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
         Ok(format!(
-            "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {at_key} AND {version} = {at_version}{cast}"
+            "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {key_value} AND {version} = {version_value}{cast}"
         ))
     }
 }

@@ -1,4 +1,5 @@
-//! The blocking API: all of it outside a runtime, inside one of each kind, and from many threads.
+//! The blocking API: every call outside a tokio runtime, inside one of each kind, and from many
+//! threads.
 #![cfg(feature = "memory")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -18,8 +19,8 @@ fn open() -> Locks {
     Locks::builder().ttl(LONG_TTL).open("memory:").unwrap()
 }
 
-/// Waits until `condition` holds.
-fn eventually(description: &str, mut condition: impl FnMut() -> bool) {
+/// Waits until `condition` holds; panics after [`TEST_TIMEOUT`].
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let clock = leasehold::clock::Clock::system();
     let start = clock.now();
     while !condition() {
@@ -150,7 +151,8 @@ async fn inside_the_only_worker_of_a_multi_thread_runtime() {
 
 #[tokio::test]
 async fn inside_a_task_that_has_used_its_tokio_budget() {
-    // tokio suspends the futures of a task that ran for too long; ours run elsewhere.
+    // tokio suspends the futures of a task that ran for too long; the blocking calls run on the
+    // background thread instead.
     tokio::spawn(async {
         let semaphore = tokio::sync::Semaphore::new(1);
         while tokio::task::coop::has_budget_remaining() {
@@ -200,7 +202,7 @@ fn a_waiting_thread_gets_the_lock_when_another_drops_it() {
         let mutex = locks.mutex("a");
         move || sender.send(mutex.lock().unwrap().token().0).unwrap()
     });
-    eventually("it waits", || locks.inspect("a").unwrap().waiters.len() == 1);
+    wait_until("the thread waits for the lock", || locks.inspect("a").unwrap().waiters.len() == 1);
     assert!(receiver.try_recv().is_err());
     drop(guard);
     assert_eq!(receiver.recv_timeout(TEST_TIMEOUT).unwrap(), 2);
@@ -248,8 +250,8 @@ fn waiting_for_a_loss_ends_at_the_deadline_of_the_injected_clock() {
         let guard = Arc::clone(&guard);
         move || sender.send((guard.wait_for_loss(TTL / 4), guard.lost())).unwrap()
     });
-    // The waiter may not have started yet. So the test advances time until the waiter is satisfied;
-    // up to the deadline, the lock stays held.
+    // The waiter may not have started yet, so the test advances time until both waits of it have
+    // ended. Until the deadline the lock stays held.
     let mut passed = Duration::ZERO;
     while passed < TTL / 2 - Duration::from_secs(1) {
         manual_clock.advance(Duration::from_secs(1));
@@ -270,12 +272,12 @@ fn waiting_for_a_loss_ends_at_the_deadline_of_the_injected_clock() {
 
 #[cfg(feature = "nightly")]
 #[test]
-fn a_starved_caller_does_not_lose_its_lock_because_the_thread_renews_it() {
+fn a_caller_that_makes_no_calls_keeps_its_lock_because_the_thread_renews_it() {
     let ttl = Duration::from_secs(30);
     let locks = Locks::builder().ttl(ttl).open("memory:").unwrap();
     let guard = locks.mutex("a").lock().unwrap();
     let first = guard.deadline();
-    eventually("renewed for two TTLs", || {
+    wait_until("renewed for two TTLs", || {
         assert!(guard.is_held());
         guard.deadline() > first.saturating_add(ttl * 2)
     });

@@ -1,4 +1,4 @@
-//! Tests of the library on engines without a server. One program, so that it is linked once.
+//! Tests of the library on engines that need no server. One test binary, so that it is linked once.
 #![allow(clippy::disallowed_methods, reason = "tests that wait for real time")]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ const LONG_TTL: Duration = Duration::from_secs(600);
 /// How long a test waits for an event on the real clock. Only a failing test waits this long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The name by which this program runs the test at this path.
+/// The name of a test for the command line of this binary, from its module path.
 fn test_name(path: &'static str) -> &'static str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }

@@ -1,5 +1,5 @@
-//! The keeper: the one task of a [`Locks`](crate::Locks) that renews its leases in batches, signals
-//! a loss at the deadline, and releases abandoned claims.
+//! The keeper: a task of each [`Locks`](crate::Locks) that renews its leases in batches, signals a
+//! loss at the deadline, and releases abandoned claims.
 
 mod renewal_queue;
 mod tasks;
@@ -24,17 +24,16 @@ use crate::types::{ClaimId, Error};
 
 pub(crate) use self::tasks::{NO_RESPONSE, call, call_unmetered, release};
 
-/// The shortest time between two reports of the metrics of all leases.
+/// The shortest time between two reports of the gauges that depend on all leases.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many events of untracked claims are kept. Above that the older half is dropped; evictions
-/// are rare.
+/// The most claims whose early events are stored. Above that the older half is dropped.
 const MAX_EARLY_EVENTS: usize = 4096;
 
-/// The engine has not reported so far that any claim may be lost.
+/// The value of `last_resync` before the engine first reports that any claim may be lost.
 const NO_RESYNC: u64 = u64::MAX;
 
-/// How many leases one call to the engine renews.
+/// The most leases that one call to the engine renews.
 const MAX_BATCH: usize = 128;
 
 /// The state that the keeper shares with guards and requests.
@@ -46,7 +45,9 @@ pub(crate) struct LeaseManager {
     /// The engine's capabilities, read once.
     pub(crate) capabilities: Capabilities,
     renewals: RenewalQueue,
+    /// The claims that the keeper releases at its next turn.
     abandoned: std::sync::Mutex<Vec<AbandonedClaim>>,
+    /// Wakes the keeper.
     wakeup: Notify,
     /// Set once no further requests are accepted.
     rejects_requests: AtomicBool,
@@ -54,32 +55,32 @@ pub(crate) struct LeaseManager {
     is_closing: AtomicBool,
     /// The number of abandoned claims that are not released yet.
     pending_releases: AtomicUsize,
+    /// Notified when the last abandoned claim is released.
     all_released: Notify,
-    /// Events of claims that the keeper does not track, and when the engine reported each. Such a
-    /// claim belongs to another client, or its caller has not accepted its grant yet. A caller that
-    /// is not polled may take any time for that.
+    /// Events of claims that the keeper does not track. Such a claim belongs to another client, or
+    /// its caller has not accepted its grant yet: a caller that is not polled may take any time.
     early_events: std::sync::Mutex<HashMap<ClaimId, ReportedEvents>>,
     /// The number of entries in `early_events`.
     early_event_count: AtomicUsize,
-    /// When the engine last reported that any claim may be lost, in nanoseconds. The keeper did not
-    /// track a claim then that was requested before and granted after.
+    /// When the engine last reported that any claim may be lost, in nanoseconds. A claim that was
+    /// requested before that and is tracked after it must be renewed at once.
     last_resync: AtomicU64,
     /// Dropped with the manager, which shows that the keeper has ended.
     ended: watch::Sender<()>,
 }
 
-/// What an engine reports about a claim.
+/// An event that an engine reports about one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimEvent {
-    /// An operator requests its release.
+    /// An operator requests the claim's release.
     ReleaseRequested,
-    /// It may be lost: a renewal finds out.
+    /// The claim may be lost: a renewal finds out.
     MaybeLost,
-    /// It is lost.
+    /// The claim is lost.
     Lost,
 }
 
-/// When the engine last reported each event of a claim.
+/// When the engine last reported each event of one claim; `None`: never.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReportedEvents {
     release_requested: Option<Instant>,
@@ -88,6 +89,7 @@ struct ReportedEvents {
 }
 
 impl ReportedEvents {
+    /// Stores that the engine reported this event at this time.
     fn note(&mut self, event: ClaimEvent, at: Instant) {
         *match event {
             ClaimEvent::ReleaseRequested => &mut self.release_requested,
@@ -96,6 +98,7 @@ impl ReportedEvents {
         } = Some(at);
     }
 
+    /// When the engine reported the latest of the events.
     fn latest(self) -> Option<Instant> {
         self.release_requested.max(self.maybe_lost).max(self.lost)
     }
@@ -109,7 +112,7 @@ pub(crate) struct AbandonedClaim {
 
 impl std::fmt::Debug for AbandonedClaim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Abandoned({:?})", self.claim.id)
+        write!(f, "AbandonedClaim({:?})", self.claim.id)
     }
 }
 
@@ -142,7 +145,8 @@ impl LeaseManager {
         error.at_engine(self.capabilities.engine).at_url(self.engine.url())
     }
 
-    /// Starts to renew a lease.
+    /// Starts to renew the lease of a granted claim, first at `due`. Applies the events that the
+    /// engine reported about the claim before.
     pub(crate) fn track(&self, claim: &Arc<Claim>, due: Instant) {
         if self.renewals.add(claim, due) {
             self.wakeup.notify_one();
@@ -150,8 +154,8 @@ impl LeaseManager {
         // The claim is tracked before these checks, and an event is stored before the search for
         // its claim. So one of the two finds it.
         let resync_at = self.last_resync.load(Ordering::SeqCst);
-        let requested_before = resync_at != NO_RESYNC && resync_at >= claim.lease.granted_at().as_nanos();
-        if requested_before && self.renewals.mark_maybe_lost(claim, Instant::from_nanos(resync_at)) {
+        let was_requested_before = resync_at != NO_RESYNC && resync_at >= claim.lease.granted_at().as_nanos();
+        if was_requested_before && self.renewals.mark_maybe_lost(claim, Instant::from_nanos(resync_at)) {
             self.wakeup.notify_one();
         }
         if let Some(events) = self.take_early_events(claim.id) {
@@ -161,28 +165,28 @@ impl LeaseManager {
     }
 
     /// Stores an event until its claim is tracked.
-    fn remember_early(&self, claim: ClaimId, event: ClaimEvent, at: Instant) {
-        let mut lost = self.early_events();
-        lost.entry(claim).or_default().note(event, at);
-        if lost.len() > MAX_EARLY_EVENTS {
-            let mut oldest: Vec<_> = lost.iter().map(|(claim, events)| (events.latest(), *claim)).collect();
+    fn store_early_event(&self, claim: ClaimId, event: ClaimEvent, at: Instant) {
+        let mut early_events = self.early_events();
+        early_events.entry(claim).or_default().note(event, at);
+        if early_events.len() > MAX_EARLY_EVENTS {
+            let mut oldest: Vec<_> = early_events.iter().map(|(claim, events)| (events.latest(), *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
-            // Many losses may have the same time; the newest one stays in any case.
+            // Many events may have the same time; the new one stays in any case.
             for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(MAX_EARLY_EVENTS / 2) {
-                lost.remove(other);
+                early_events.remove(other);
             }
         }
-        self.early_event_count.store(lost.len(), Ordering::SeqCst);
+        self.early_event_count.store(early_events.len(), Ordering::SeqCst);
     }
 
-    /// Takes out what was reported about this claim, if anything was.
+    /// Removes and returns the stored events of this claim; `None` if there are none.
     fn take_early_events(&self, claim: ClaimId) -> Option<ReportedEvents> {
         if self.early_event_count.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let mut lost = self.early_events();
-        let events = lost.remove(&claim);
-        self.early_event_count.store(lost.len(), Ordering::SeqCst);
+        let mut early_events = self.early_events();
+        let events = early_events.remove(&claim);
+        self.early_event_count.store(early_events.len(), Ordering::SeqCst);
         events
     }
 
@@ -209,12 +213,12 @@ impl LeaseManager {
         self.early_events.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Handles what the engine reports on its own.
+    /// Handles the events that the engine reports without a call.
     fn handle_events(&self, reported: &[LossEvent]) {
         let now = self.clock.now();
         let mut claims = Vec::new();
-        for loss in reported {
-            let (claim, event) = match loss {
+        for event in reported {
+            let (claim, event) = match event {
                 LossEvent::Lost(claim) => (*claim, ClaimEvent::Lost),
                 LossEvent::MaybeLost(claim) => (*claim, ClaimEvent::MaybeLost),
                 LossEvent::ReleaseRequested(claim) => (*claim, ClaimEvent::ReleaseRequested),
@@ -224,7 +228,7 @@ impl LeaseManager {
                     continue;
                 }
             };
-            self.remember_early(claim, event, now);
+            self.store_early_event(claim, event, now);
             claims.push(claim);
         }
         for claim in self.renewals.find(&claims) {
@@ -234,7 +238,7 @@ impl LeaseManager {
         }
     }
 
-    /// Stops keeping a lease.
+    /// Stops renewing a lease, because its guard releases it.
     pub(crate) fn untrack(&self, claim: &Claim) {
         self.renewals.remove(claim);
         self.report_held();
@@ -244,9 +248,9 @@ impl LeaseManager {
         }
     }
 
-    /// Releases a claim in the background, after the call that may still grant it.
+    /// Makes the keeper release a claim that no caller wants any more. It first awaits `inflight`,
+    /// the call that may still grant the claim.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<AcquireReply>>) {
-        // No caller accepts its grant any more.
         self.take_early_events(claim.id);
         self.pending_releases.fetch_add(1, Ordering::AcqRel);
         self.abandoned().push(AbandonedClaim { claim, inflight });
@@ -260,25 +264,29 @@ impl LeaseManager {
         }
     }
 
+    /// Sets the gauge of the number of held leases.
     fn report_held(&self) {
         if self.metrics.is_enabled() {
             self.metrics.set_gauge("leasehold_held", self.held_count() as f64);
         }
     }
 
+    /// The number of leases that the keeper renews.
     pub(crate) fn held_count(&self) -> usize {
         self.renewals.len()
     }
 
-    /// Accepts no further requests.
+    /// Makes every later request fail with `Closed`.
     pub(crate) fn reject_requests(&self) {
         self.rejects_requests.store(true, Ordering::Release);
     }
 
+    /// Whether requests fail with `Closed`.
     pub(crate) fn rejects_requests(&self) -> bool {
         self.rejects_requests.load(Ordering::Acquire)
     }
 
+    /// Lets the keeper end once no release is pending.
     pub(crate) fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.wakeup.notify_one();
@@ -289,6 +297,7 @@ impl LeaseManager {
         self.ended.subscribe()
     }
 
+    /// Whether no `Locks`, guard or request is left.
     fn is_closed(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
@@ -310,29 +319,29 @@ impl LeaseManager {
     }
 }
 
-/// Runs until the manager is closed and no release is pending.
+/// The keeper's loop. Ends when the manager is closed and no release is pending.
 pub(crate) async fn run(manager: Arc<LeaseManager>, mut losses: LossEvents) {
     let mut running: FuturesUnordered<Task> = FuturesUnordered::new();
-    let mut reported = Instant::default();
+    let mut last_report = Instant::default();
     loop {
-        // Read before the list: everything abandoned before the close is then found below.
-        let closed = manager.is_closed();
+        // Read before the list of abandoned claims, which then has all from before the close.
+        let is_closed = manager.is_closed();
         for abandoned in std::mem::take(&mut *manager.abandoned()) {
             running.push(tasks::release_abandoned(Arc::clone(&manager), abandoned.claim, abandoned.inflight).boxed());
         }
         let now = manager.clock.now();
-        let round = manager.renewals.take_due(now);
-        for claim in round.expired {
+        let due = manager.renewals.take_due(now);
+        for claim in due.expired {
             running.extend(expire_lease(&manager, &claim));
         }
-        for batch in group_into_batches(&*manager.engine, round.renew) {
+        for batch in group_into_batches(&*manager.engine, due.renew) {
             running.push(tasks::renew(Arc::clone(&manager), batch).boxed());
         }
-        if manager.metrics.is_enabled() && now.duration_since(reported) >= REPORT_INTERVAL {
+        if manager.metrics.is_enabled() && now.duration_since(last_report) >= REPORT_INTERVAL {
             manager.report_metrics(now);
-            reported = now;
+            last_report = now;
         }
-        if running.is_empty() && closed {
+        if running.is_empty() && is_closed {
             return;
         }
         tokio::select! {
@@ -340,7 +349,7 @@ pub(crate) async fn run(manager: Arc<LeaseManager>, mut losses: LossEvents) {
             Some(()) = running.next(), if !running.is_empty() => {}
             events = losses.next() => manager.handle_events(&events),
             () = manager.wakeup.notified() => {}
-            () = manager.clock.sleep_until_despite_suspend(round.next_check), if round.next_check != Instant::NEVER => {}
+            () = manager.clock.sleep_until_despite_suspend(due.next_check), if due.next_check != Instant::NEVER => {}
         }
     }
 }
@@ -360,7 +369,8 @@ fn group_into_batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<
     batches
 }
 
-/// Ends an expired lease: signals the loss and releases the claim.
+/// Ends an expired lease and signals its loss. Returns the task that releases the claim; `None` if
+/// its guard has released it.
 fn expire_lease(manager: &Arc<LeaseManager>, claim: &Arc<Claim>) -> Option<Task> {
     claim.lease.expire();
     tasks::remove_lost(manager, claim).then(|| tasks::release_lost(Arc::clone(manager), Arc::clone(claim)).boxed())
@@ -372,8 +382,8 @@ mod tests {
     use crate::engine::LockOptions;
     use crate::types::{Holder, LockName, Mode, Token};
 
-    /// A claim lost its hold, asked again, and was granted: what was reported about the first hold
-    /// does not end the second.
+    /// A claim lost the lock, requested it again and was granted: an event of the first lease does
+    /// not end the second.
     #[tokio::test]
     async fn a_loss_reported_before_the_claim_was_requested_again_is_ignored() {
         let clock = Clock::system();
@@ -385,7 +395,7 @@ mod tests {
         for (requested_again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::with_clock(clock.clone(), Arc::clone(&options)));
             let reported_at = clock.now();
-            manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
+            manager.store_early_event(claim.id, ClaimEvent::Lost, reported_at);
             let granted =
                 if requested_again { reported_at.saturating_add(Duration::from_millis(1)) } else { reported_at };
             claim.lease.begin(Token(1), granted, granted.saturating_add(ttl), Instant::NEVER);
@@ -395,7 +405,7 @@ mod tests {
         assert_eq!(manager.early_event_count.load(Ordering::SeqCst), 0);
     }
 
-    /// A loss of an earlier hold does not end the present one, even if a release request is
+    /// A loss of an earlier lease does not end the present one, even if a release request is
     /// reported later.
     #[tokio::test]
     async fn each_event_of_a_claim_counts_from_the_time_it_was_reported() {
@@ -408,8 +418,8 @@ mod tests {
         let claim = Arc::new(Claim::with_clock(clock.clone(), options));
         let reported_at = clock.now();
         let granted = reported_at.saturating_add(Duration::from_millis(1));
-        manager.remember_early(claim.id, ClaimEvent::Lost, reported_at);
-        manager.remember_early(
+        manager.store_early_event(claim.id, ClaimEvent::Lost, reported_at);
+        manager.store_early_event(
             claim.id,
             ClaimEvent::ReleaseRequested,
             granted.saturating_add(Duration::from_millis(1)),
@@ -419,8 +429,8 @@ mod tests {
         assert_eq!((claim.lease.lost_reason(), claim.lease.is_release_requested()), (None, true));
     }
 
-    /// A server was reached again while a claim was under way: the claim is renewed as soon as it is
-    /// granted. A claim that was requested after that is not.
+    /// A server was reached again while a request was in flight: the claim is renewed as soon as it
+    /// is granted. A claim that was requested after that is not.
     #[tokio::test]
     async fn a_resync_while_a_claim_is_in_flight_renews_it_at_its_grant() {
         let manual_clock = crate::clock::ManualClock::new();
@@ -443,10 +453,10 @@ mod tests {
         assert_eq!(due, [before.id]);
     }
 
-    /// A caller accepts its grant after the claim's eviction was reported: the lease is lost, no
-    /// matter how many other losses were reported.
+    /// A caller accepts its grant after the force release of its claim was reported: the lease is
+    /// lost, no matter how many other losses were reported.
     #[tokio::test]
-    async fn an_early_loss_is_remembered_until_its_grant_is_taken_within_a_bound() {
+    async fn an_early_loss_is_stored_until_its_grant_is_accepted_within_a_bound() {
         let manual_clock = crate::clock::ManualClock::new();
         let clock = manual_clock.clock();
         let engine = crate::registry::open("memory:", &clock).await.expect("an engine");

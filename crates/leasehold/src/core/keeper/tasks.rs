@@ -1,4 +1,5 @@
-//! The keeper's tasks for a lease: renewal and release.
+//! The calls of the keeper, guards and requests to the engine, and the keeper's tasks: renewal and
+//! release.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::engine::{AcquireReply, ReleaseReply, RenewReply, Step};
 use crate::logic::{backoff, lease as rules};
 use crate::types::{Effect, Error, ErrorKind, Result};
 
+/// A renewal or a release that the keeper runs beside others.
 pub(super) type Task = BoxFuture<'static, ()>;
 
-/// Awaits one call to the engine, no longer than `timeout`, which is only evaluated if the answer
-/// is not there at once.
+/// Awaits one call to the engine, no longer than `timeout`, which is only evaluated if the call
+/// does not complete at once. Reports its duration as a round trip.
 ///
 /// # Errors
 /// The engine's error, or `Unavailable` with an unknown effect after `timeout`.
@@ -30,7 +32,7 @@ pub(crate) async fn call<T>(manager: &LeaseManager, step: &mut Step<T>, timeout:
     result
 }
 
-/// As [`call`], for a step that waits for an event: its duration is no round trip.
+/// As [`call`], for a step that waits for an event: its duration is not reported as a round trip.
 pub(crate) async fn call_unmetered<T>(
     manager: &LeaseManager,
     step: &mut Step<T>,
@@ -53,14 +55,16 @@ pub(crate) async fn call_unmetered<T>(
     result.map_err(|error| manager.add_location(error))
 }
 
-/// The end of the error message of a call that timed out.
+/// The message of the error of a call that timed out.
 pub(crate) const NO_RESPONSE: &str = "did not answer in time";
 
+/// The error of a call that timed out.
 fn timeout_error() -> Error {
     Error::new(ErrorKind::Unavailable, NO_RESPONSE).retryable().effect_unknown()
 }
 
-/// Renews a batch of leases and sets when each is due next.
+/// Renews a batch of leases in one call, and sets when each is due next. Releases those that are
+/// lost.
 pub(super) async fn renew(manager: Arc<LeaseManager>, batch: Vec<Arc<Claim>>) {
     let sent = manager.clock.now();
     let last = batch.iter().map(|claim| claim.lease.deadline()).max().unwrap_or(sent);
@@ -82,7 +86,8 @@ pub(super) async fn renew(manager: Arc<LeaseManager>, batch: Vec<Arc<Claim>>) {
     join_all(lost).await;
 }
 
-/// Applies the engine's answer to a lease. `true`: the lease is lost and is not tracked any more.
+/// Applies the engine's answer to a renewal that was sent at `sent`. `true`: the lease is lost and
+/// not tracked any more, and the caller releases its claim.
 fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewReply, sent: Instant) -> bool {
     let label = match answer {
         RenewReply::Renewed(_) => "renewed",
@@ -96,8 +101,8 @@ fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewR
         RenewReply::Renewed(expires_at) => {
             let drift = manager.capabilities.drift;
             if !lease.extend(rules::deadline(expires_at, drift, ttl, lease.max_deadline())) {
-                // Too late. The lease is due now: the keeper removes it and releases what the
-                // engine extended.
+                // The answer came after the deadline. The keeper finds the lease expired and
+                // releases the claim, which the engine has extended.
                 manager.set_due(claim, now);
                 return false;
             }
@@ -116,7 +121,8 @@ fn apply_renewal(manager: &Arc<LeaseManager>, claim: &Arc<Claim>, answer: RenewR
     false
 }
 
-/// Stops tracking a lost lease and reports the loss, once. `false`: its guard has released it.
+/// Stops tracking a lost lease and reports the loss. `false`: it was not tracked, because its guard
+/// has released it or the loss was reported before.
 pub(super) fn remove_lost(manager: &LeaseManager, claim: &Claim) -> bool {
     let (was_tracked, lease) = (manager.renewals.remove(claim), &claim.lease);
     let Some(reason) = lease.lost_reason().filter(|_| was_tracked) else { return false };
@@ -131,9 +137,9 @@ pub(super) fn remove_lost(manager: &LeaseManager, claim: &Claim) -> bool {
     true
 }
 
-/// Releases a lost claim, so that no waiter waits for what the engine still stores of it (on some
-/// of several servers, for example). It first waits for the drift allowance, in which the holder
-/// learns of the loss.
+/// Releases a lost claim, which the engine may still store (on some of several servers, for
+/// example), so that no waiter waits for its TTL. It first waits for the drift margin, in which the
+/// holder learns of the loss.
 pub(super) async fn release_lost(manager: Arc<LeaseManager>, claim: Arc<Claim>) {
     manager
         .clock
@@ -142,7 +148,8 @@ pub(super) async fn release_lost(manager: Arc<LeaseManager>, claim: Arc<Claim>) 
     release_within_ttl(manager, claim, None).await;
 }
 
-/// Releases an abandoned claim and notifies the tasks that wait for that.
+/// Releases an abandoned claim, and counts it as released for
+/// [`wait_all_released`](LeaseManager::wait_all_released).
 pub(super) async fn release_abandoned(
     manager: Arc<LeaseManager>,
     claim: Arc<Claim>,
@@ -152,8 +159,8 @@ pub(super) async fn release_abandoned(
     manager.count_abandoned_released();
 }
 
-/// Releases a claim after the call that may still grant it has ended. Retries until the claim's TTL
-/// is over; by then it has expired at the engine.
+/// Releases a claim after `inflight`, the call that may still grant it, has ended. Retries for the
+/// claim's TTL; by then the claim has expired at the engine.
 pub(super) async fn release_within_ttl(
     manager: Arc<LeaseManager>,
     claim: Arc<Claim>,
@@ -162,7 +169,7 @@ pub(super) async fn release_within_ttl(
     let start = manager.clock.now();
     let ttl = claim.options.ttl;
     if let Some(mut step) = inflight {
-        // The claim is released next, with any answer.
+        // The result does not matter: the claim is released in any case.
         let _ = call(&manager, &mut step, || rules::call_timeout(ttl)).await;
     }
     // Retries even errors that look permanent (too many open files, for example), because no other
@@ -177,23 +184,23 @@ pub(super) async fn release_within_ttl(
     }
 }
 
-/// Releases a claim and retries until the engine responds or `give_up_at` is reached. After a lost
-/// reply, `Absent` means that an earlier request took effect.
+/// Releases a claim and retries until the engine responds or `give_up_at` is reached. If an earlier
+/// try had no reply and the claim is absent now, that try released it: the result is `Released`.
 pub(crate) async fn release(
     manager: &LeaseManager,
     claim: &Arc<Claim>,
     give_up_at: impl Fn() -> Instant,
 ) -> Result<ReleaseReply> {
     let mut attempt = 0;
-    let mut maybe_done = false;
+    let mut maybe_released = false;
     loop {
         let mut step = Arc::clone(&manager.engine).release(Arc::clone(claim));
         let error = match call(manager, &mut step, || rules::call_timeout(claim.options.ttl)).await {
-            Ok(ReleaseReply::Absent) if maybe_done => return Ok(ReleaseReply::Released),
-            Ok(released) => return Ok(released),
+            Ok(ReleaseReply::Absent) if maybe_released => return Ok(ReleaseReply::Released),
+            Ok(reply) => return Ok(reply),
             Err(error) => error.about_lock(claim.name()),
         };
-        maybe_done |= error.effect() == Effect::Unknown;
+        maybe_released |= error.effect() == Effect::Unknown;
         let timeout = rules::call_timeout(claim.options.ttl);
         let pause = backoff::pause(attempt, timeout / 50, timeout / 2, claim.id.bits() as u32);
         let next = manager.clock.now().saturating_add(pause);
@@ -206,14 +213,14 @@ pub(crate) async fn release(
 }
 
 impl LeaseManager {
-    /// Sets when a lease is due next.
+    /// Sets when a lease is due next, and wakes the keeper if it would check later.
     fn set_due(&self, claim: &Claim, due: Instant) {
         if self.renewals.set_due(claim, due) {
             self.wakeup.notify_one();
         }
     }
 
-    /// Reports the metrics of all leases.
+    /// Sets the gauges that depend on all leases.
     pub(super) fn report_metrics(&self, now: Instant) {
         self.report_held();
         let (oldest, shortest) = self.renewals.oldest_age_and_shortest_remaining(now).unwrap_or_default();

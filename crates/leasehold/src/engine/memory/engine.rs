@@ -136,6 +136,13 @@ impl Hasher for NameHasher {
 }
 
 /// The engine that keeps locks in memory.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = leasehold::Locks::open("memory:").await?;
+/// assert_eq!(locks.capabilities().engine, "memory");
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct MemoryEngine {
     clock: Clock,

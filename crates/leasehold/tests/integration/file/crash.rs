@@ -1,5 +1,5 @@
-//! Kills a process on entry to each system call that changes something, one run for each. No token
-//! may repeat, and the lock must be free again.
+//! Kills a process on entry to each system call that may change a file, one run for each call. No
+//! token may repeat, and the lock must be free again.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,7 +11,7 @@ use leasehold::Locks;
 use crate::TEST_TIMEOUT;
 use crate::file::{TASK, URL, child_command, child_task_test_name, lines};
 
-/// Acquires and releases three times, and prints each token at once.
+/// The task `cycle`: acquires and releases the lock three times, and prints each token at once.
 pub(crate) async fn cycle(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     for _ in 0..3 {
@@ -23,7 +23,8 @@ pub(crate) async fn cycle(url: &str) {
     std::process::exit(0);
 }
 
-/// Holds while another client waits, then hands off.
+/// The task `hand-off`: holds the lock while another client waits, and then releases it. Prints
+/// both tokens.
 pub(crate) async fn hand_off(url: &str) {
     let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
     let first = one.mutex("a").timeout(TEST_TIMEOUT).lock().await.unwrap();
@@ -46,7 +47,8 @@ fn print_token(token: u64) {
     stdout.flush().unwrap();
 }
 
-/// Runs a task and kills it on entry to the `nth` call of `syscall`.
+/// Runs a task in a child process, which strace kills on entry to its `nth` call of `syscall` (from
+/// 1).
 fn run_killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     let exe = std::env::current_exe().unwrap();
     let mut strace = Command::new("strace");
@@ -56,8 +58,8 @@ fn run_killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     strace.output().expect("strace is not installed; it is in the Debian package `strace`: apt-get install strace")
 }
 
-/// Every run, killed or not, must get tokens above all earlier ones, which also shows that it
-/// acquired the lock.
+/// Kills a task at every system call, with a complete `cycle` after each. Every token must be above
+/// all earlier ones.
 fn assert_survives_every_kill(task: &str) {
     let temp_dir = tempfile::tempdir().unwrap();
     let url = format!("file://{}", temp_dir.path().join("locks").display());
@@ -74,6 +76,7 @@ fn assert_survives_every_kill(task: &str) {
                 String::from_utf8_lossy(&after.stderr)
             );
             check_tokens(&mut seen, &after.stdout, syscall, nth);
+            // The task made fewer than `nth` calls of `syscall`.
             if output.status.success() {
                 break;
             }
@@ -84,6 +87,7 @@ fn assert_survives_every_kill(task: &str) {
     assert!(Path::new(temp_dir.path()).exists());
 }
 
+/// Checks that each token in the output is above all in `seen`, and adds it.
 fn check_tokens(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {
     for token in lines(output, "token ") {
         let token: u64 = token.parse().unwrap();
@@ -100,5 +104,5 @@ fn a_kill_at_any_system_call_of_a_cycle_repeats_no_token() {
 
 #[test]
 fn a_kill_at_any_system_call_of_a_hand_off_repeats_no_token() {
-    assert_survives_every_kill("hand-over");
+    assert_survives_every_kill("hand-off");
 }

@@ -1,8 +1,8 @@
 //! The file engine under bad conditions: killed between two system calls, on a full disk, in
 //! folders of other users.
 //!
-//! Each scenario runs in its own process: this test binary, started again with a task in its
-//! environment.
+//! Most scenarios run in a child process: this test binary, started again with the name of a task
+//! in its environment.
 
 #![cfg(all(feature = "file", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]
@@ -14,16 +14,17 @@ mod waiting;
 
 use std::process::Command;
 
-/// The environment variables with the instructions for a child process.
+/// The environment variable with the name of a child process's task.
 const TASK: &str = "LEASEHOLD_TEST_TASK";
+/// The environment variable with the engine URL for a child process.
 const URL: &str = "LEASEHOLD_TEST_URL";
 
-/// The test that runs the task of a started process.
+/// The name of the test [`child_task`], which a child process runs.
 fn child_task_test_name() -> &'static str {
     crate::test_name(concat!(module_path!(), "::child_task"))
 }
 
-/// Waits until the condition returns a value.
+/// Waits until `condition` returns a value, and returns it; panics after the timeout.
 async fn wait_until<T>(description: &str, condition: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
@@ -38,21 +39,21 @@ async fn wait_until<T>(description: &str, condition: impl AsyncFn() -> Option<T>
         .unwrap_or_else(|_| panic!("not within {:?}: {description}", crate::TEST_TIMEOUT))
 }
 
-/// This test binary, to be started again for a task.
+/// The command that starts this test binary as a child process with this task.
 fn child_command(task: &str, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", child_task_test_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
     command
 }
 
-/// The task of a child process; returns at once in an ordinary run.
+/// Runs the task of a child process. As an ordinary test it returns at once.
 #[test]
 fn child_task() {
     let (Ok(task), Ok(url)) = (std::env::var(TASK), std::env::var(URL)) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match task.as_str() {
         "cycle" => runtime.block_on(crash::cycle(&url)),
-        "hand-over" => runtime.block_on(crash::hand_off(&url)),
+        "hand-off" => runtime.block_on(crash::hand_off(&url)),
         "wait" => runtime.block_on(waiting::wait_for_lock(&url)),
         "permit" => runtime.block_on(waiting::hold_permit(&url)),
         "open" => runtime.block_on(permissions_and_space::open_and_report(&url)),
@@ -61,7 +62,7 @@ fn child_task() {
     }
 }
 
-/// The lines of a started process that start with `key`.
+/// The lines of a child process's output that start with `key`, without it.
 fn lines(output: &[u8], key: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(output);
     text.lines().filter_map(|line| line.trim().strip_prefix(key)).map(|rest| rest.trim().to_owned()).collect()

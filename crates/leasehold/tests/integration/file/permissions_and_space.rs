@@ -1,4 +1,4 @@
-//! Folders of other users, and folders that are not writable or full.
+//! The file engine in folders of other users, in folders without write access, and on a full disk.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,7 +11,7 @@ use leasehold::{ErrorKind, Locks};
 use crate::LONG_TTL;
 use crate::file::{TASK, URL, child_command, child_task_test_name, lines};
 
-/// Opens the folder, acquires a lock, and prints the result.
+/// The task `open`: opens the engine, acquires a lock, and prints `opened` or the error.
 pub(crate) async fn open_and_report(url: &str) {
     let result = async { Locks::open(url).await?.mutex("a").try_lock().await };
     match result.await {
@@ -20,7 +20,8 @@ pub(crate) async fn open_and_report(url: &str) {
     }
 }
 
-/// On a small disk: holds a lock, fills the disk, and checks what still works.
+/// The task `fill`, on a small disk: holds a lock, fills the disk with others, and checks what
+/// still works. Prints the error of the full disk, and `done`.
 pub(crate) async fn fill_disk(url: &str) {
     let dir = Path::new(url.strip_prefix("file://").unwrap());
     fs::write(dir.join("ballast"), vec![1; 64 * 1024]).unwrap();
@@ -37,7 +38,7 @@ pub(crate) async fn fill_disk(url: &str) {
     };
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     println!("\nresult {error}");
-    // A held lock stays held and can be released and acquired again, and no draft is left.
+    // A held lock stays held, and can be released and acquired again. No temporary file is left.
     assert!(guard.is_held());
     let token = guard.token();
     let _ = guard.release().await.unwrap();
@@ -47,7 +48,7 @@ pub(crate) async fn fill_disk(url: &str) {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().as_encoded_bytes().starts_with(b"."));
     assert_eq!(temp_files.count(), 0);
-    // With space again, the same name works.
+    // Once there is space again, the lock that failed can be acquired.
     fs::remove_file(dir.join("ballast")).unwrap();
     let _ = locks.mutex(format!("name-{names}")).lock().await.unwrap();
     println!("\nresult done");
@@ -62,7 +63,7 @@ fn a_folder_of_another_user_is_refused() {
     let temp_dir = tempfile::tempdir().unwrap();
     let dir = temp_dir.path().join("theirs");
     fs::create_dir(&dir).unwrap();
-    // Root changes the owner; any other user checks root's.
+    // Root gives the folder to another user; any other user opens root's folder.
     let dir = if is_root() {
         chown(&dir, Some(65_534), None).unwrap();
         dir
@@ -82,11 +83,12 @@ fn a_folder_that_cannot_be_written_is_refused() {
     fs::create_dir(&dir).unwrap();
     let mut open = child_command("open", &format!("file://{}", dir.display()));
     if is_root() {
-        // Root may write anywhere, so another user tries, with a copy of the program that it can
-        // read.
+        // Root may write anywhere, so the child runs as another user, from a copy of this binary
+        // that this user can read.
         chown(&dir, Some(65_534), Some(65_534)).unwrap();
         let exe = temp_dir.path().join("program");
-        // Another process copies it: we cannot start a file that we have open for writing.
+        // Another process copies it, because a process cannot start a file that it has open for
+        // writing.
         assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&exe).status().unwrap().success());
         open = Command::new(exe);
         open.args(["--exact", child_task_test_name(), "--nocapture"]).uid(65_534).gid(65_534);
@@ -117,7 +119,7 @@ fn a_full_disk_is_reported_without_data_loss() {
     let temp_dir = tempfile::tempdir().unwrap();
     let small = temp_dir.path().join("small");
     fs::create_dir(&small).unwrap();
-    // A file system of 256 KiB in its own mount namespace, which ends with the process.
+    // A file system of 256 KiB in a mount namespace of its own, which ends with the process.
     let mut unshare = Command::new("unshare");
     if !is_root() {
         unshare.arg("--map-root-user");

@@ -1,4 +1,5 @@
-//! Records in a folder: damaged, half-written, or while another writer is in the way.
+//! Records of the file engine: damaged, half-written, or while another process is stopped in a
+//! write.
 
 use std::fs::{self, File};
 
@@ -9,7 +10,8 @@ async fn open_records(dir: &tempfile::TempDir) -> Records {
     Locks::open(&format!("file://{}", dir.path().display())).await.unwrap().records().unwrap()
 }
 
-/// A damaged record is refused with the file's name, and not overwritten; other records still work.
+/// Reads and writes of a damaged record fail with the file's name, and do not overwrite it. Other
+/// records still work.
 #[tokio::test]
 async fn a_damaged_record_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,9 +40,10 @@ async fn a_damaged_record_is_refused_and_kept() {
     assert_eq!(records.get("a").await.unwrap().value, "every minute");
 }
 
-/// A killed writer's draft is no record, and does not hinder later writers.
+/// The temporary file of a writer that was killed is not a record, and does not hinder later
+/// writers.
 #[tokio::test]
-async fn a_leftover_draft_is_not_a_record() {
+async fn a_leftover_temporary_file_is_not_a_record() {
     let dir = tempfile::tempdir().unwrap();
     let records = open_records(&dir).await;
     let written = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
@@ -51,7 +54,7 @@ async fn a_leftover_draft_is_not_a_record() {
     assert!(!dir.path().join("records/.new").exists());
 }
 
-/// Even if the clock was set back since a record was removed, its versions do not repeat.
+/// The versions of a record do not repeat, even if the clock was set back after it was removed.
 #[tokio::test]
 async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -61,7 +64,7 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     before.compare_and_set("a", written.version, "").await.unwrap().unwrap();
     let floor = dir.path().join("records/.floor");
     assert_eq!(fs::read_to_string(&floor).unwrap().trim(), format!("1 {}", written.version));
-    // As if it was removed an hour from now.
+    // As if the record was removed when the clock showed an hour more.
     fs::write(&floor, format!("1 {future}")).unwrap();
     let again = open_records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
     assert_eq!(again.version, future + 1);
@@ -69,8 +72,8 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     assert_eq!(before.compare_and_set("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// A writer that is stopped in the middle of a write blocks other writers, which get an error with
-/// that reason, but no readers.
+/// A process that is stopped in the middle of a write blocks other writers, which get an error with
+/// this reason. It does not block readers.
 #[tokio::test]
 async fn a_stopped_writer_is_reported() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Waiters sleep until they are woken.
+//! Waiters of the file engine sleep until they are woken.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -9,14 +9,14 @@ use leasehold::Locks;
 use crate::file::{child_command, wait_until};
 use crate::{LONG_TTL, TEST_TIMEOUT};
 
-/// Waits for the lock.
+/// The task `wait`: waits for the lock, releases it and ends.
 pub(crate) async fn wait_for_lock(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     let _ = locks.mutex("a").ttl(LONG_TTL).lock().await.unwrap().release().await.unwrap();
     std::process::exit(0);
 }
 
-/// Acquires one of two permits, and keeps it until it is killed.
+/// The task `permit`: acquires one of two permits, and holds it until the process is killed.
 pub(crate) async fn hold_permit(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     let _guard = locks.semaphore("s", 2).ttl(LONG_TTL).acquire(1).await.unwrap();
@@ -35,8 +35,8 @@ async fn the_death_of_any_permit_holder_is_detected_at_once() {
             let held = async || (locks.inspect("s").await.unwrap().holders.len() == count).then_some(());
             wait_until("a holder", held).await;
         }
-        // Neither a lease nor the waiter's own heartbeat (a third of its TTL) ends within the
-        // bound.
+        // No lease ends, and no heartbeat of the waiter (after a third of its TTL) is due, before
+        // the timeout.
         let waiting = locks.semaphore("s", 2).ttl(LONG_TTL).timeout(TEST_TIMEOUT);
         let (granted, ()) = tokio::join!(waiting.acquire(1), async {
             let waits = async || locks.inspect("s").await.unwrap().waiters.first().map(drop);
@@ -51,7 +51,7 @@ async fn the_death_of_any_permit_holder_is_detected_at_once() {
     }
 }
 
-/// How often the threads of a process gave up the processor to wait.
+/// How often the threads of a process gave up the processor to wait, since the process started.
 fn voluntary_switches(child: &Child) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     tasks
@@ -72,14 +72,14 @@ async fn a_waiter_sleeps_until_it_is_woken() {
     let mut waiters: Vec<Child> =
         (0..2).map(|_| child_command("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
     wait_until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
-    // Once the waiters sleep, no timer wakes them. A poll every 100 ms would show as ten waits each
-    // per second, or more if it takes longer.
-    let all = || waiters.iter().map(voluntary_switches).collect::<Vec<u64>>();
+    // No timer wakes a sleeping waiter. A poll every 100 ms would show as at least ten switches per
+    // second.
+    let switches = || waiters.iter().map(voluntary_switches).collect::<Vec<u64>>();
     let second = Duration::from_secs(1);
     wait_until("a second in which each waiter wakes at most four times", async || {
-        let before = all();
+        let before = switches();
         tokio::time::sleep(second).await;
-        all().iter().zip(&before).all(|(after, before)| after - before <= 4).then_some(())
+        switches().iter().zip(&before).all(|(after, before)| after - before <= 4).then_some(())
     })
     .await;
     let _ = guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! Dropping a request at any point leaves neither a held lock nor a position in the queue.
+//! A request that is dropped at any point leaves neither a held lock nor a position in the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::library::time::{
     run_until_idle, within_timeout,
 };
 
+/// Whether the lock `a` has no holders and no waiters.
 async fn is_free(locks: &Locks) -> bool {
     let view = locks.inspect("a").await.unwrap();
     view.holders.is_empty() && view.waiters.is_empty()
@@ -20,7 +21,7 @@ async fn is_free(locks: &Locks) -> bool {
 
 #[tokio::test]
 async fn a_request_dropped_while_its_grant_is_in_flight_is_released() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     let gate = Arc::new(Semaphore::new(0));
     spy.reply_next(Call::Attempt, ScriptedReply::AfterGate(Arc::clone(&gate)));
     let mutex = locks.mutex("a");
@@ -50,7 +51,7 @@ async fn a_request_dropped_while_the_engine_does_not_respond_is_released_within_
 
 #[tokio::test]
 async fn a_request_that_was_never_polled_or_never_sent_makes_no_engine_call() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     drop(locks.mutex("a").lock());
     assert!(locks.mutex("a").ttl(Duration::ZERO).lock().await.is_err());
     run_until_idle().await;
@@ -59,7 +60,7 @@ async fn a_request_that_was_never_polled_or_never_sent_makes_no_engine_call() {
 
 #[tokio::test]
 async fn a_queued_request_leaves_the_queue_as_soon_as_it_is_dropped() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let mutex = locks.mutex("a");
     let mut request = Box::pin(mutex.lock());
@@ -67,17 +68,17 @@ async fn a_queued_request_leaves_the_queue_as_soon_as_it_is_dropped() {
     assert_eq!(locks.inspect("a").await.unwrap().waiters.len(), 1);
     drop(request);
     run_until_idle().await;
-    assert_eq!(locks.inspect("a").await.unwrap().waiters.len(), 0, "without any time passing");
+    assert_eq!(locks.inspect("a").await.unwrap().waiters.len(), 0, "although no time has passed");
 }
 
 #[tokio::test]
 async fn a_dropped_writer_does_not_delay_readers() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let lock = locks.rwlock("a");
     let _reader = lock.read().await.unwrap();
     let mut writer = Box::pin(lock.write());
     assert!(is_pending(&mut writer).await);
-    assert!(lock.try_read().await.unwrap().is_none(), "while it waits, it is not overtaken");
+    assert!(lock.try_read().await.unwrap().is_none(), "a waiting writer is not overtaken");
     drop(writer);
     run_until_idle().await;
     assert!(lock.try_read().await.unwrap().is_some());
@@ -91,13 +92,13 @@ async fn flush_after_a_dropped_request_is_quick() {
     let mut request = Box::pin(mutex.lock());
     assert!(is_pending(&mut request).await);
     drop(request);
-    within_timeout("settle", locks.flush()).await.unwrap();
+    within_timeout("flush", locks.flush()).await.unwrap();
     assert!(locks.inspect("a").await.unwrap().waiters.is_empty());
 }
 
 #[tokio::test]
 async fn a_request_dropped_at_its_grant_hands_the_lock_off() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let mutex = locks.mutex("a");
     let mut second = Box::pin(mutex.lock());
@@ -116,7 +117,7 @@ async fn a_request_dropped_at_its_grant_hands_the_lock_off() {
 }
 
 #[tokio::test]
-async fn a_request_that_waited_long_enough_leaves_the_queue() {
+async fn a_request_that_times_out_leaves_the_queue() {
     let (manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let wait = Duration::from_secs(20);
@@ -125,7 +126,7 @@ async fn a_request_that_waited_long_enough_leaves_the_queue() {
         async move { mutex.lock().await }
     });
     advance_in_steps(&manual_clock, wait - Duration::from_millis(1), Duration::from_millis(500)).await;
-    assert!(!request.is_finished(), "not before its time");
+    assert!(!request.is_finished(), "not before its timeout");
     advance(&manual_clock, Duration::from_millis(1)).await;
     assert_eq!(request.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     run_until_idle().await;
@@ -141,7 +142,7 @@ async fn a_bounded_wait_is_bounded_even_if_the_engine_does_not_respond() {
         async move { mutex.lock().await }
     });
     advance_in_steps(&manual_clock, Duration::from_secs(2), Duration::from_millis(100)).await;
-    assert!(request.is_finished(), "twice the wait is over");
+    assert!(request.is_finished(), "twice its timeout has passed");
     let error = request.await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{error}");
 }

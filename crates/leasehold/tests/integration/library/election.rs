@@ -11,8 +11,8 @@ use crate::library::time::{
 };
 
 #[tokio::test]
-async fn one_leads_and_the_next_follows_with_a_higher_term() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+async fn the_next_leader_has_a_higher_term() {
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let election = locks.election("boss");
     assert!(election.leader().await.unwrap().is_none());
     let first = election.clone().describe("10.0.0.1").campaign().await.unwrap();
@@ -51,7 +51,7 @@ async fn a_lost_leadership_is_signalled() {
 
 #[tokio::test]
 async fn an_observer_sees_each_leader() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let election = locks.election("boss");
     let mut observer = election.observe().unwrap();
     assert_eq!(within_timeout("no leader", observer.next()).await.unwrap(), None);
@@ -92,7 +92,7 @@ async fn an_observer_sees_the_end_of_a_leader_whose_lease_expires() {
 
 #[tokio::test]
 async fn an_observer_does_not_poll_without_a_change() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     let _leadership = locks.election("boss").campaign().await.unwrap();
     let mut observer = locks.election("boss").observe().unwrap();
     within_timeout("leader", observer.next()).await.unwrap();
@@ -109,7 +109,7 @@ async fn an_observer_does_not_poll_without_a_change() {
 
 #[tokio::test]
 async fn invalid_options_are_refused_when_they_are_used() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let election = locks.election("");
     assert_eq!(election.observe().unwrap_err().kind(), ErrorKind::InvalidName);
     assert_eq!(election.leader().await.unwrap_err().kind(), ErrorKind::InvalidName);

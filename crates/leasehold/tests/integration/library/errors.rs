@@ -8,14 +8,14 @@ use crate::library::renewal::locks_with_spy;
 use crate::library::spy::{Call, ScriptedReply};
 use crate::library::time::{TTL, advance_in_steps, locks_on_manual_clock, run_until_idle};
 
-/// What a program can query of an error.
+/// What a program can query of an error: its kind, whether to retry, its effect, engine and lock.
 fn facts(error: &Error) -> (ErrorKind, bool, Effect, Option<&'static str>, Option<&str>) {
     (error.kind(), error.is_retryable(), error.effect(), error.engine(), error.name().map(|name| name.as_str()))
 }
 
 #[tokio::test]
-async fn a_timeout_may_be_tried_again_and_names_engine_and_lock() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+async fn a_timeout_is_retryable_and_names_engine_and_lock() {
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let error = locks.mutex("a").timeout(Duration::ZERO).lock().await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Timeout, true, Effect::None, Some("memory"), Some("a")));
@@ -23,7 +23,7 @@ async fn a_timeout_may_be_tried_again_and_names_engine_and_lock() {
 
 #[tokio::test]
 async fn a_conflict_is_final_and_names_engine_and_lock() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.semaphore("a", 3).acquire(1).await.unwrap();
     let error = locks.semaphore("a", 4).acquire(1).await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Conflict, false, Effect::None, Some("memory"), Some("a")));
@@ -31,7 +31,7 @@ async fn a_conflict_is_final_and_names_engine_and_lock() {
 
 #[tokio::test]
 async fn invalid_options_are_final_and_make_no_engine_call() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     for error in [
         locks.mutex("a").ttl(Duration::from_millis(1)).lock().await.unwrap_err(),
         locks.mutex("a").ttl(Duration::MAX).lock().await.unwrap_err(),
@@ -40,15 +40,15 @@ async fn invalid_options_are_final_and_make_no_engine_call() {
         locks.semaphore("a", 1).acquire(2).await.unwrap_err(),
     ] {
         let expected = (ErrorKind::InvalidOption, false, Effect::None, Some("a"));
-        let (kind, again, effect, _, name) = facts(&error);
-        assert_eq!((kind, again, effect, name), expected, "{error}");
+        let (kind, is_retryable, effect, _, name) = facts(&error);
+        assert_eq!((kind, is_retryable, effect, name), expected, "{error}");
     }
     assert_eq!(spy.count(Call::Attempt), 0);
 }
 
 #[tokio::test]
 async fn an_invalid_name_is_refused_everywhere() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let long = "x".repeat(513);
     for name in ["", "a\0b", &long] {
         for error in [
@@ -80,8 +80,8 @@ async fn an_engine_that_does_not_respond_for_a_ttl_is_unavailable_with_an_unknow
 }
 
 #[tokio::test]
-async fn a_permanent_refusal_is_immediate_and_needs_no_release() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+async fn an_error_that_is_not_retryable_is_returned_at_once_and_needs_no_release() {
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::Fail(false));
     let error = locks.mutex("a").lock().await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, false, Effect::None, Some("memory"), Some("a")));
@@ -90,8 +90,8 @@ async fn a_permanent_refusal_is_immediate_and_needs_no_release() {
 }
 
 #[tokio::test]
-async fn a_try_with_an_unknown_effect_is_released_and_not_repeated() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+async fn a_try_lock_with_an_unknown_effect_is_released_and_not_repeated() {
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Attempt, ScriptedReply::LoseReply);
     let error = locks.mutex("a").try_lock().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
@@ -102,13 +102,13 @@ async fn a_try_with_an_unknown_effect_is_released_and_not_repeated() {
 
 #[tokio::test]
 async fn a_failed_inspection_names_engine_and_lock() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_next(Call::Inspect, ScriptedReply::Fail(true));
     let error = locks.inspect("a").await.unwrap_err();
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::None, Some("memory"), Some("a")));
 }
 
-/// Whichever call an error comes from, it names the engine's URL, and the lock if there is one.
+/// The error of every call names the engine's URL, and the lock or the record.
 #[tokio::test]
 async fn every_call_names_engine_and_lock() {
     let (manual_clock, spy, locks) = locks_with_spy().await;
@@ -140,8 +140,9 @@ async fn an_error_message_has_its_location_and_its_cause() {
     let error = Error::new(ErrorKind::Denied, "may not write").at_engine("file").caused_by("permission denied");
     let error = error.about_lock(&leasehold::LockName::new("a").unwrap());
     assert_eq!(error.to_string(), "lock \"a\" on file: may not write: permission denied");
-    assert!(std::error::Error::source(&error).is_some());
-    for (url, message, reads) in [
+    assert_eq!(error.cause().map(|cause| cause.to_string()).as_deref(), Some("permission denied"));
+    assert!(std::error::Error::source(&error).is_none(), "the text has the cause already");
+    for (url, message, text) in [
         ("redis://u:***@db1:6379/0?x=1", "no memory left", "redis://u:***@db1:6379/0?x=1: no memory left"),
         ("redis://u:***@db1:6379/0", "db1:6379 cannot be reached", "redis: db1:6379 cannot be reached"),
         (
@@ -149,7 +150,7 @@ async fn an_error_message_has_its_location_and_its_cause() {
             "db1:6379 cannot be reached",
             "redis+cluster://db1,db2: db1:6379 cannot be reached",
         ),
-        // A host's name may be part of a longer word, which does not count as the address.
+        // A part of a longer word does not count as the address.
         ("postgres://a/shop", "has no room", "postgres://a/shop: has no room"),
         ("postgres://db/shop", "a db-like name", "postgres://db/shop: a db-like name"),
         ("postgres://db/shop", "nothing came from db.", "postgres: nothing came from db."),
@@ -162,7 +163,7 @@ async fn an_error_message_has_its_location_and_its_cause() {
         ("memory:", "closed", "memory: closed"),
     ] {
         let error = Error::new(ErrorKind::Full, message).at_url(url).at_url("redis://second");
-        assert_eq!((error.to_string().as_str(), error.url()), (reads, Some(url)));
+        assert_eq!((error.to_string().as_str(), error.url()), (text, Some(url)));
     }
     let opened = Locks::open("nothing").await.unwrap_err();
     assert!(opened.engine().is_none() && opened.name().is_none());

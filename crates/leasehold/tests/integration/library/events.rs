@@ -1,4 +1,4 @@
-//! The events and spans for `tracing`.
+//! The events and spans that the library emits to `tracing`.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,11 @@ use crate::library::renewal::locks_with_spy;
 use crate::library::spy::{Call, ScriptedReply};
 use crate::library::time::{TTL, advance_in_steps, locks_on_manual_clock, run_until_idle};
 
-/// Stores spans and events as lines.
+/// A `tracing` subscriber that stores each span and event of the library as a line.
 #[derive(Clone, Default)]
 struct LogCapture(Arc<Mutex<Vec<String>>>);
 
+/// A line, to which each field of a span or an event is appended.
 struct LogLine(String);
 
 impl Visit for LogLine {
@@ -30,6 +31,7 @@ impl LogCapture {
         self.0.lock().unwrap().push(line.0);
     }
 
+    /// Whether one line contains all these parts.
     fn contains(&self, parts: &[&str]) -> bool {
         self.0.lock().unwrap().iter().any(|line| parts.iter().all(|part| line.contains(part)))
     }
@@ -55,8 +57,9 @@ impl Subscriber for LogCapture {
     }
 }
 
-/// Whether only the test at `path` runs in this process. If not, starts such a process, which must
-/// succeed. If other tests run without a subscriber, `tracing` may disable events for all threads.
+/// Whether this process runs only the test at `path`. If not, runs that test in a process of its
+/// own, which must succeed, and returns `false`. (Other tests of a process, without a subscriber,
+/// may make `tracing` disable events for all threads.)
 fn runs_alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -98,11 +101,11 @@ async fn requests_losses_failures_and_force_releases_are_logged() {
         log.0
     );
 
-    let evicted = locks.mutex("b").lock().await.unwrap();
+    let force_released = locks.mutex("b").lock().await.unwrap();
     let claim = locks.inspect("b").await.unwrap().holders[0].claim;
     locks.force_release("b", claim).await.unwrap();
-    assert!(log.contains(&["event WARN", "claim evicted", "name=b"]), "{:?}", log.0);
-    drop(evicted);
+    assert!(log.contains(&["event WARN", "claim force released", "name=b"]), "{:?}", log.0);
+    drop(force_released);
 }
 
 #[tokio::test]
@@ -112,16 +115,16 @@ async fn secrets_are_not_logged() {
     }
     let log = LogCapture::default();
     let _listening = tracing::subscriber::set_default(log.clone());
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let owner = leasehold::Owner::new();
     let guard = locks.mutex("a").owner(&owner).lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.force_release("a", claim).await.unwrap();
     run_until_idle().await;
-    assert!(log.contains(&["claim evicted"]));
-    let full = format!("{:032x}", claim.bits());
+    assert!(log.contains(&["claim force released"]));
+    let claim_id = format!("{:032x}", claim.bits());
     assert!(
-        !log.contains(&[&full]) && !log.contains(&[&owner.to_string()]),
+        !log.contains(&[&claim_id]) && !log.contains(&[&owner.to_string()]),
         "a reader of the log could release or acquire the lock with these"
     );
     drop(guard);

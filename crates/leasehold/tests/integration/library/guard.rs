@@ -1,4 +1,4 @@
-//! A guard reports "held" only while it is, and releases its lock in every case.
+//! A guard reports the lock as held only while it is, and releases it in every case.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ async fn a_starved_runtime_does_not_make_a_guard_report_held() {
     let locks = Locks::builder().ttl(ttl).open("memory:").await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let watch = guard.watcher();
-    // Until then no other task runs on this thread: neither the keeper nor any timer.
+    // The test blocks the runtime's only thread: neither the keeper nor a timer runs.
     std::thread::sleep(ttl * 2);
     assert!(!guard.is_held(), "before any await");
     assert!(!watch.is_held());
@@ -57,7 +57,7 @@ async fn on_the_real_clock_a_guard_outlives_its_ttl_by_renewals() {
     .await;
 }
 
-/// Set on drop.
+/// Sets its flag when it is dropped.
 struct DropFlag(Arc<AtomicBool>);
 
 impl Drop for DropFlag {
@@ -96,9 +96,9 @@ async fn protect_returns_the_output_unless_the_lock_was_lost() {
     let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(guard.protect(async { 7 }).await.unwrap(), 7);
-    // The work never yields, so it could not be dropped: its result must still be refused.
-    let starved = guard.protect(async { manual_clock.advance(TTL) }).await;
-    assert_eq!(starved.unwrap_err().kind(), ErrorKind::Lost);
+    // The work never yields, so it cannot be dropped: its result must be refused.
+    let result = guard.protect(async { manual_clock.advance(TTL) }).await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost);
     let mut begun = false;
     let error = guard.protect(async { begun = true }).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Lost && !begun, "work is not begun without the lock");
@@ -122,7 +122,7 @@ async fn release_reports_its_outcome() {
     let guard = locks.mutex("a").lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.force_release("a", claim).await.unwrap();
-    // The keeper has not run since: only the engine has recorded the eviction.
+    // The keeper has not run since, so only the engine knows of the force release.
     assert_eq!(guard.release().now_or_never().unwrap().unwrap(), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
 }
 
@@ -160,7 +160,7 @@ async fn an_unconfirmed_release_fails_and_continues_in_the_background() {
 
 #[tokio::test]
 async fn a_dropped_guard_is_released_in_the_background() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     drop(guard);
     assert_eq!(locks.held_count(), 0);
@@ -182,7 +182,7 @@ async fn a_dropped_guard_is_released_once_the_engine_is_reachable_again() {
 
 #[tokio::test]
 async fn a_dropped_release_future_still_releases() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     for polls in 0..2 {
         let guard = locks.mutex("a").lock().await.unwrap();
         let mut release = Box::pin(guard.release());
@@ -216,6 +216,6 @@ async fn a_watcher_signals_the_loss_and_does_not_keep_the_lock() {
     let watch = guard.watcher();
     drop(guard);
     run_until_idle().await;
-    assert!(!watch.is_held(), "given back is not held");
+    assert!(!watch.is_held(), "released");
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some());
 }

@@ -1,5 +1,4 @@
-//! Other duties of the keeper: it ends a hold at its maximum, listens to the engine, and is a
-//! single task.
+//! The keeper ends a hold at `max_hold`, handles the engine's events, and is a single task.
 
 use std::time::Duration;
 
@@ -17,15 +16,18 @@ async fn max_hold_ends_the_renewals_and_then_the_hold() {
     let max_hold = TTL * 2;
     let guard = locks.mutex("a").max_hold(max_hold).lock().await.unwrap();
     advance_in_steps(&manual_clock, max_hold - Duration::from_nanos(1), Duration::from_millis(100)).await;
-    assert!(guard.is_held(), "held for as long as it may");
+    assert!(guard.is_held(), "held until max_hold");
     let renewals = spy.calls(Call::Renew);
     let last = renewals.last().unwrap().at;
     assert!(locks.clock().now().duration_since(last) > TTL / 2, "not renewed once its lease reaches the maximum");
     advance(&manual_clock, Duration::from_nanos(1)).await;
     assert_eq!(guard.lost_reason(), Some(LostReason::MaxHold));
-    assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "the signal has its time to arrive");
+    assert!(
+        locks.mutex("a").try_lock().await.unwrap().is_none(),
+        "the lock stays reserved while the signal of the loss arrives"
+    );
     advance(&manual_clock, DRIFT).await;
-    assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "and then the lock is free");
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "after the drift margin the lock is free");
 }
 
 #[tokio::test]
@@ -46,7 +48,7 @@ async fn max_hold_counts_from_the_grant_and_not_from_the_waiting() {
         async move { next.lock().await }
     });
     run_until_idle().await;
-    // Waited for nine seconds, within one heartbeat.
+    // The second request waits for nine seconds, less than its heartbeat interval.
     advance(&manual_clock, Duration::from_secs(9)).await;
     release_held(first).await;
     run_until_idle().await;
@@ -55,8 +57,8 @@ async fn max_hold_counts_from_the_grant_and_not_from_the_waiting() {
 }
 
 #[tokio::test]
-async fn an_eviction_is_signalled_at_once() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+async fn a_force_release_is_signalled_at_once() {
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     run_until_idle().await;
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
@@ -64,14 +66,14 @@ async fn an_eviction_is_signalled_at_once() {
     run_until_idle().await;
     assert_eq!(guard.lost_reason(), Some(LostReason::Revoked));
     let fence = outcome.fence_token.unwrap();
-    assert!(fence > guard.token(), "the fence is above the evicted holder's token");
+    assert!(fence > guard.token(), "the fence token is above that of the force-released holder");
     let next = locks.mutex("a").try_lock().await.unwrap().unwrap();
     assert!(next.token() > fence);
 }
 
 #[tokio::test]
-async fn consecutive_evictions_right_after_opening_are_each_signalled_at_once() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+async fn consecutive_force_releases_right_after_opening_are_each_signalled_at_once() {
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let mut guards = Vec::new();
     for name in ["a", "b", "c"] {
         guards.push(locks.mutex(name).lock().await.unwrap());
@@ -95,7 +97,7 @@ async fn an_engine_without_a_queue_is_polled_with_growing_pauses() {
     });
     advance_in_steps(&manual_clock, Duration::from_secs(10), Duration::from_millis(5)).await;
     let attempts = spy.count(Call::Attempt);
-    // The pauses soon grow to between an eighth and a quarter of a second.
+    // The pauses soon grow to between 125 and 250 ms.
     assert!((40..=120).contains(&attempts), "{attempts} attempts in ten seconds");
     waiter.abort();
 }

@@ -1,4 +1,4 @@
-//! Every metric in the table is reported, and no others.
+//! The library reports every metric in the table of its documentation, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -12,15 +12,15 @@ use leasehold::{Locks, Token};
 use crate::library::spy::{Call, ScriptedReply, Spy};
 use crate::library::time::{TTL, advance, advance_in_steps, builder_with_clock, run_until_idle};
 
-/// Stores every metric.
+/// A receiver of metrics that stores all of them.
 #[derive(Default)]
 struct RecordedMetrics(Mutex<MetricValues>);
 
 #[derive(Default)]
 struct MetricValues {
-    /// The kind of each name seen.
+    /// The kind of each metric (`counter`, `gauge` or `histogram`), by its name.
     kinds: BTreeMap<&'static str, &'static str>,
-    /// The count of each counter with each label value.
+    /// The count of each counter, by its name and the value of its label; empty: without a label.
     counts: BTreeMap<(&'static str, &'static str), u32>,
     gauges: BTreeMap<&'static str, f64>,
     histograms: BTreeMap<&'static str, Vec<f64>>,
@@ -47,21 +47,22 @@ impl Metrics for RecordedMetrics {
 }
 
 impl RecordedMetrics {
-    fn count(&self, name: &'static str, value: &'static str) -> u32 {
-        self.0.lock().unwrap().counts.get(&(name, value)).copied().unwrap_or_default()
+    fn count(&self, name: &'static str, label_value: &'static str) -> u32 {
+        self.0.lock().unwrap().counts.get(&(name, label_value)).copied().unwrap_or_default()
     }
 
     fn gauge(&self, name: &'static str) -> f64 {
         self.0.lock().unwrap().gauges[name]
     }
 
+    /// The latest value of a histogram, in seconds.
     fn last(&self, name: &'static str) -> f64 {
         *self.0.lock().unwrap().histograms[name].last().unwrap()
     }
 }
 
-/// The rows of the table in the module's documentation: name, kind, and the possible values of its
-/// label.
+/// The rows of the table in the documentation of `leasehold::metrics`: the name of a metric, its
+/// kind, and the possible values of its label.
 fn documented_metrics() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let text = include_str!("../../../src/metrics.rs");
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
@@ -73,6 +74,7 @@ fn documented_metrics() -> Vec<(&'static str, &'static str, Vec<&'static str>)> 
     .collect()
 }
 
+/// `memory:` with a spy, on a manual clock, that reports to the returned metrics.
 async fn metered_locks() -> (leasehold::clock::ManualClock, Arc<Spy>, Arc<RecordedMetrics>, Locks) {
     let manual_clock = leasehold::clock::ManualClock::new();
     let (spy, metrics) = (Spy::new(&manual_clock.clock()).await, Arc::new(RecordedMetrics::default()));
@@ -80,7 +82,7 @@ async fn metered_locks() -> (leasehold::clock::ManualClock, Arc<Spy>, Arc<Record
     (manual_clock, spy, metrics, locks)
 }
 
-/// Triggers every metric once.
+/// Makes the library report every metric at least once.
 async fn trigger_every_metric() -> Arc<RecordedMetrics> {
     let (manual_clock, spy, metrics, locks) = metered_locks().await;
     let fence = Fence::with_metrics(metrics.clone());
@@ -127,9 +129,9 @@ async fn documented_and_reported_metrics_agree() {
     let metrics = trigger_every_metric().await;
     let table = documented_metrics();
     assert!(table.len() > 10, "the table was not found");
-    let promised: BTreeMap<_, _> = table.iter().map(|(name, kind, _)| (*name, *kind)).collect();
+    let documented: BTreeMap<_, _> = table.iter().map(|(name, kind, _)| (*name, *kind)).collect();
     let recorded = metrics.0.lock().unwrap();
-    assert_eq!(promised, recorded.kinds.clone().into_iter().collect());
+    assert_eq!(documented, recorded.kinds.clone().into_iter().collect());
     for (name, _, values) in &table {
         let seen: BTreeSet<_> = recorded.counts.keys().filter(|(n, _)| n == name).map(|(_, value)| *value).collect();
         for value in values {
@@ -139,7 +141,7 @@ async fn documented_and_reported_metrics_agree() {
 }
 
 #[tokio::test]
-async fn counters_count_each_end_once() {
+async fn counters_count_each_request_and_release_once() {
     let metrics = trigger_every_metric().await;
     for (name, value, times) in [
         ("leasehold_acquire_total", "granted", 6),
@@ -165,7 +167,7 @@ async fn counters_count_each_end_once() {
 
 #[tokio::test]
 async fn gauges_follow_the_held_locks_without_waiting_for_a_renewal() {
-    let (_hand, _spy, metrics, locks) = metered_locks().await;
+    let (_manual_clock, _spy, metrics, locks) = metered_locks().await;
     let held = || metrics.gauge("leasehold_held") as u32;
     let one = locks.mutex("a").lock().await.unwrap();
     run_until_idle().await;

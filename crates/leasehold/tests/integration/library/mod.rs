@@ -1,5 +1,5 @@
-//! The library on the memory engine: on a manual clock if time matters, on the real one if the
-//! system does.
+//! The library on the memory engine: on a manual clock where time matters, and on the system's
+//! clock where threads, processes or signals matter.
 #![cfg(feature = "memory")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

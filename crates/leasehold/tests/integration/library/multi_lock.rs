@@ -1,4 +1,4 @@
-//! Several locks at once, all or nothing.
+//! Several locks that are acquired together, all or none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ fn names(guard: &leasehold::MultiLockGuard) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn callers_that_name_them_in_different_order_do_not_wait_for_each_other() {
+async fn callers_that_list_locks_in_different_orders_do_not_deadlock() {
     let locks = open_with_long_ttl("memory:").await;
     let inside = Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)]);
     let orders: [&[usize]; 4] = [&[0, 1, 2], &[2, 1, 0], &[1, 0], &[2, 1]];
@@ -43,7 +43,7 @@ async fn callers_that_name_them_in_different_order_do_not_wait_for_each_other() 
 
 #[tokio::test]
 async fn a_repeated_name_is_acquired_once_in_the_mode_that_covers_both() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let both = locks.rwlock("b");
     let wanted = [LockSpec::from("c"), both.read_spec(), "a".into(), both.write_spec(), "c".into()];
     let guard = locks.multi_lock(wanted).lock().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_repeated_name_is_acquired_once_in_the_mode_that_covers_both() {
 
 #[tokio::test]
 async fn conflicting_modes_are_refused_before_anything_is_acquired() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let wanted = [LockSpec::from("a"), locks.rwlock("b").read_spec(), locks.semaphore("b", 3).permits_spec(1)];
     let error = locks.multi_lock(wanted).lock().await.unwrap_err();
     assert_eq!((error.kind(), error.name().map(|name| name.as_str())), (ErrorKind::Conflict, Some("b")));
@@ -67,7 +67,7 @@ async fn conflicting_modes_are_refused_before_anything_is_acquired() {
 
 #[tokio::test]
 async fn an_invalid_name_is_refused_with_the_reason() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let error = locks.multi_lock(["a", "b\n"]).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidName);
     let error = locks.multi_lock([&locks.mutex("a"), &locks.mutex("b\n")]).lock().await.unwrap_err();
@@ -97,23 +97,23 @@ async fn all_locks_share_one_deadline_and_a_timeout_releases_them() {
     assert_eq!((error.kind(), error.name().map(|name| name.as_str())), (ErrorKind::Timeout, Some("c")));
     run_until_idle().await;
     let held: Vec<_> = locks.list("").await.unwrap().into_iter().map(|view| view.name.to_string()).collect();
-    assert_eq!(held, ["c"], "only what was held by the other");
+    assert_eq!(held, ["c"], "only the lock of the other guard");
     drop(c);
 }
 
 #[tokio::test]
 async fn try_lock_acquires_all_or_nothing() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let b = locks.mutex("b").lock().await.unwrap();
     assert!(locks.multi_lock(["a", "b"]).try_lock().await.unwrap().is_none());
-    assert!(locks.inspect("a").await.unwrap().holders.is_empty(), "already given back");
+    assert!(locks.inspect("a").await.unwrap().holders.is_empty(), "released already");
     release_held(b).await;
     let guard = locks.multi_lock(["b", "a"]).try_lock().await.unwrap().unwrap();
     assert!(guard.is_held());
 }
 
 #[tokio::test]
-async fn all_are_lost_with_the_first() {
+async fn the_whole_guard_is_lost_with_the_first_lock() {
     let (manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.multi_lock(["a", "b"]).lock().await.unwrap();
     run_until_idle().await;
@@ -128,8 +128,8 @@ async fn all_are_lost_with_the_first() {
 }
 
 #[tokio::test]
-async fn the_options_reach_each_of_them() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+async fn the_options_apply_to_each_lock() {
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let owner = leasehold::Owner::named("me");
     let all = locks.multi_lock(["a", "b"]).ttl(TTL * 2).owner(&owner).describe("both").max_hold(TTL);
     let guard = all.lock().await.unwrap();

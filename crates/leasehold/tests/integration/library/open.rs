@@ -1,9 +1,10 @@
-//! Opening: which engine a URL opens, and the errors of other URLs.
+//! Which engine a URL opens, and the errors of other URLs.
 
 use leasehold::{ErrorKind, Locks};
 
 use crate::library::time::open_with_long_ttl;
 
+/// The error of opening a URL that must not open.
 async fn open_error(url: &str) -> leasehold::Error {
     match Locks::open(url).await {
         Ok(locks) => panic!("{url} was opened: {locks:?}"),
@@ -68,8 +69,8 @@ async fn a_named_memory_engine_is_shared_and_an_unnamed_one_is_not() {
     let guard = one.mutex("a").lock().await.unwrap();
     assert!(two.mutex("a").try_lock().await.unwrap().is_none());
     assert_eq!(one.url(), url);
-    let apart = open_with_long_ttl("memory:").await;
-    assert!(apart.mutex("a").try_lock().await.unwrap().is_some());
+    let unnamed = open_with_long_ttl("memory:").await;
+    assert!(unnamed.mutex("a").try_lock().await.unwrap().is_some());
     drop(guard);
 }
 

@@ -14,14 +14,14 @@ use crate::library::time::{
 async fn many_tasks_exclude_each_other_and_tokens_rise() {
     let locks = open_with_long_ttl("memory:").await;
     let inside = Arc::new(AtomicU32::new(0));
-    let last = Arc::new(std::sync::Mutex::new(0));
+    let last_token = Arc::new(std::sync::Mutex::new(0));
     let work = (0..16).map(|_| {
-        let (mutex, inside, last) = (locks.mutex("a"), Arc::clone(&inside), Arc::clone(&last));
+        let (mutex, inside, last_token) = (locks.mutex("a"), Arc::clone(&inside), Arc::clone(&last_token));
         tokio::spawn(async move {
             for _ in 0..50 {
                 let guard = mutex.lock().await.unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                let before = std::mem::replace(&mut *last.lock().unwrap(), guard.token().0);
+                let before = std::mem::replace(&mut *last_token.lock().unwrap(), guard.token().0);
                 assert!(before < guard.token().0);
                 tokio::task::yield_now().await;
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -37,7 +37,7 @@ async fn many_tasks_exclude_each_other_and_tokens_rise() {
 
 #[tokio::test]
 async fn waiters_are_served_in_order() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     for index in 0..10 {
@@ -72,7 +72,7 @@ async fn a_waiter_keeps_its_position_while_it_waits() {
 
 #[tokio::test]
 async fn readers_share_and_a_writer_is_alone() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let lock = locks.rwlock("a");
     let readers = [lock.read().await.unwrap(), lock.try_read().await.unwrap().unwrap()];
     assert!(lock.try_write().await.unwrap().is_none());
@@ -91,7 +91,7 @@ async fn readers_share_and_a_writer_is_alone() {
 
 #[tokio::test]
 async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let semaphore = locks.semaphore("a", 3);
     let two = semaphore.acquire(2).await.unwrap();
     let one = semaphore.try_acquire(1).await.unwrap().unwrap();
@@ -103,7 +103,7 @@ async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
     run_until_idle().await;
     release_held(two).await;
     run_until_idle().await;
-    assert!(semaphore.try_acquire(1).await.unwrap().is_none(), "room for one, but three wait first");
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none(), "two are free, but a request for three waits first");
     release_held(one).await;
     let large = within_timeout("three permits", large).await.unwrap().unwrap();
     assert_eq!(locks.inspect("a").await.unwrap().holders[0].mode, Mode::Permits { n: 3, limit: 3 });
@@ -112,7 +112,7 @@ async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
 
 #[tokio::test]
 async fn permits_that_can_never_be_granted_are_refused() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     for (limit, permits) in [(0, 1), (3, 0), (3, 4)] {
         let error = locks.semaphore("a", limit).acquire(permits).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{permits} of {limit}: {error}");
@@ -125,7 +125,7 @@ async fn permits_that_can_never_be_granted_are_refused() {
 
 #[tokio::test]
 async fn the_same_owner_re_enters_with_the_same_token_until_its_last_release() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let owner = Owner::new();
     let mutex = locks.mutex("a").owner(&owner);
     let outer = mutex.lock().await.unwrap();
@@ -141,7 +141,7 @@ async fn the_same_owner_re_enters_with_the_same_token_until_its_last_release() {
 
 #[tokio::test]
 async fn an_owner_that_would_wait_for_itself_is_refused() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let owner = Owner::new();
     let lock = locks.rwlock("a").owner(&owner);
     let _reader = lock.read().await.unwrap();
@@ -152,7 +152,7 @@ async fn an_owner_that_would_wait_for_itself_is_refused() {
 
 #[tokio::test]
 async fn inspection_shows_holders_and_waiters() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let _guard = locks.mutex("a").describe("nightly run").lock().await.unwrap();
     let view = locks.inspect("a").await.unwrap();
     let holder = &view.holders[0];
@@ -166,7 +166,7 @@ async fn inspection_shows_holders_and_waiters() {
 
 #[tokio::test]
 async fn a_too_long_description_is_refused() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let longest = "é".repeat(MAX_DESCRIPTION / 2);
     assert!(locks.mutex("a").describe(&longest).try_lock().await.unwrap().is_some());
     run_until_idle().await;
@@ -174,12 +174,15 @@ async fn a_too_long_description_is_refused() {
         let error = locks.mutex("a").describe(text).try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     }
-    assert!(locks.mutex("a").describe("a\tb").describe("fine").try_lock().await.unwrap().is_some(), "the last counts");
+    assert!(
+        locks.mutex("a").describe("a\tb").describe("fine").try_lock().await.unwrap().is_some(),
+        "the last description counts"
+    );
 }
 
 #[tokio::test]
 async fn the_last_token_of_a_name_lies_between_its_last_grant_and_its_next() {
-    let (_hand, locks) = locks_on_manual_clock().await;
+    let (_manual_clock, locks) = locks_on_manual_clock().await;
     let first = locks.mutex("a").lock().await.unwrap();
     let last = locks.last_token("a").await.unwrap().unwrap();
     assert!(first.token() <= last);

@@ -1,11 +1,11 @@
-//! Records, on a manual clock.
+//! Records of the memory engine: their versions, their time, and updates.
 
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, Locks};
 
-/// The clock of `memory:` is the injected one, and starts at the time of day.
+/// The engine's time starts at the wall clock, and the clock that the builder sets advances it.
 #[tokio::test]
 async fn the_engine_time_follows_the_clock() {
     let manual_clock = ManualClock::new();
@@ -21,7 +21,7 @@ async fn the_engine_time_follows_the_clock() {
     assert_eq!(records.get("a").await.unwrap().engine_time, start + 2 * hour);
 }
 
-/// Versions rise even if records are written faster than the clock runs, also across removals.
+/// Versions rise even if records are written faster than the clock ticks, also across removals.
 #[tokio::test]
 async fn versions_rise_while_the_clock_is_stopped() {
     let manual_clock = ManualClock::new();

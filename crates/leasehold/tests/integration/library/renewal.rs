@@ -1,4 +1,4 @@
-//! The keeper renews in time and in batches, and handles four answers.
+//! The keeper renews leases in time and in batches, and handles each answer to a renewal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use leasehold::{Guard, Locks, LostReason};
 use crate::library::spy::{Call, ScriptedReply, Spy};
 use crate::library::time::{DRIFT, TTL, advance, advance_in_steps, builder_with_clock, run_until_idle};
 
+/// `memory:` behind a spy, on a frozen clock.
 pub(crate) async fn locks_with_spy() -> (ManualClock, Arc<Spy>, Locks) {
     let manual_clock = ManualClock::new();
     let spy = Spy::new(&manual_clock.clock()).await;
@@ -17,7 +18,7 @@ pub(crate) async fn locks_with_spy() -> (ManualClock, Arc<Spy>, Locks) {
     (manual_clock, spy, locks)
 }
 
-/// Observes a lease whose renewals all get this answer: the changes of its deadline, and its end.
+/// A held lock on a frozen clock, whose renewals all get this reply.
 async fn lease_with_renew_reply(reply: ScriptedReply) -> (ManualClock, Arc<Spy>, Locks, Guard) {
     let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Renew, reply);
@@ -79,13 +80,13 @@ async fn an_unknown_answer_does_not_extend_the_lease_and_is_retried_sooner() {
         let tick = Duration::from_millis(1);
         advance_in_steps(&manual_clock, deadline.duration_since(locks.clock().now()) - tick, Duration::from_millis(20))
             .await;
-        assert!(guard.is_held(), "it neither kills");
-        assert_eq!(guard.deadline(), deadline, "nor extends");
+        assert!(guard.is_held(), "the answer does not end the lease");
+        assert_eq!(guard.deadline(), deadline, "the answer does not extend the lease");
         let calls = spy.calls(Call::Renew);
-        assert!(calls.len() >= 4, "several tries fit: {}", calls.len());
+        assert!(calls.len() >= 4, "only {} renewals before the deadline", calls.len());
         for pair in calls.windows(2) {
             let gap = pair[1].at.duration_since(pair[0].at);
-            // The keeper waits for an unresponsive engine: a third of the TTL, but at most five
+            // The timeout of a call to an unresponsive engine is a third of the TTL, at most five
             // seconds.
             assert!(gap <= TTL / 10 + Duration::from_secs(5) + Duration::from_millis(40), "{gap:?}");
         }
@@ -107,7 +108,7 @@ async fn renewals_resume_normally_after_an_unknown_answer() {
 }
 
 #[tokio::test]
-async fn held_neither_extends_nor_loses() {
+async fn the_answer_held_neither_extends_nor_ends_the_lease() {
     let (manual_clock, spy, locks, guard) = lease_with_renew_reply(ScriptedReply::RenewAs(RenewReply::Held)).await;
     let deadline = guard.deadline();
     advance_in_steps(
@@ -124,7 +125,7 @@ async fn held_neither_extends_nor_loses() {
 }
 
 #[tokio::test]
-async fn lost_is_signalled_at_once() {
+async fn the_answer_lost_is_signalled_at_once() {
     let (manual_clock, spy, locks, guard) = lease_with_renew_reply(ScriptedReply::RenewAs(RenewReply::Lost)).await;
     let watch = guard.watcher();
     let loss = tokio::spawn(async move { watch.lost().await });
@@ -158,10 +159,10 @@ async fn the_loss_is_signalled_exactly_at_the_deadline() {
     let tick = Duration::from_nanos(1);
     assert_eq!(guard.deadline(), locks.clock().now().saturating_add(TTL - DRIFT));
     advance(&manual_clock, TTL - DRIFT - tick).await;
-    assert!(guard.is_held() && !loss.is_finished(), "not one tick before");
+    assert!(guard.is_held() && !loss.is_finished(), "not 1 ns before");
     assert_eq!(guard.remaining(), tick);
     advance(&manual_clock, tick).await;
-    assert!(!guard.is_held() && loss.is_finished(), "and not one after");
+    assert!(!guard.is_held() && loss.is_finished(), "and not 1 ns after");
     assert_eq!(loss.await.unwrap(), LostReason::Expired);
 }
 
@@ -171,10 +172,10 @@ async fn a_reply_after_the_deadline_does_not_restore_the_lease() {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let guard = locks.mutex("a").lock().await.unwrap();
     advance(&manual_clock, TTL - DRIFT - Duration::from_secs(1)).await;
-    assert_eq!(spy.count(Call::Renew), 1, "the first renewal, late because no task ran");
+    assert_eq!(spy.count(Call::Renew), 1, "the first renewal, which is late because no task ran");
     let first = guard.deadline();
     assert!(first > locks.clock().now().saturating_add(TTL / 2));
-    // The engine does the next renewal in time, but no task runs until the deadline has passed.
+    // The engine does the next renewals in time, but their replies arrive after the deadline.
     spy.reply_always(Call::Renew, ScriptedReply::AfterGate(Arc::clone(&gate)));
     advance_in_steps(&manual_clock, TTL / 3, Duration::from_millis(500)).await;
     assert!(spy.count(Call::Renew) > 1);

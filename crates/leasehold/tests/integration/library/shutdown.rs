@@ -1,4 +1,4 @@
-//! Flushing and closing release everything.
+//! `flush` and `close` wait until every dropped guard and request is released.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::library::time::{
 
 #[tokio::test]
 async fn flush_waits_until_dropped_guards_are_released() {
-    let (_hand, spy, locks) = locks_with_spy().await;
+    let (_manual_clock, spy, locks) = locks_with_spy().await;
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     spy.reply_next(Call::Release, ScriptedReply::AfterGate(gate.clone()));
     drop(locks.mutex("a").lock().await.unwrap());
-    let settled = tokio::spawn({
+    let flush = tokio::spawn({
         let locks = locks.clone();
         async move { locks.flush().await }
     });
     run_until_idle().await;
-    assert!(!settled.is_finished());
+    assert!(!flush.is_finished());
     gate.add_permits(1);
-    within_timeout("settled", settled).await.unwrap().unwrap();
-    within_timeout("settled already", locks.flush()).await.unwrap();
+    within_timeout("flush", flush).await.unwrap().unwrap();
+    within_timeout("flush without pending releases", locks.flush()).await.unwrap();
 }
 
 #[tokio::test]
@@ -33,12 +33,12 @@ async fn flush_times_out_when_the_engine_does_not_respond() {
     let (manual_clock, spy, locks) = locks_with_spy().await;
     spy.reply_always(Call::Release, ScriptedReply::NoResponse);
     drop(locks.mutex("a").lock().await.unwrap());
-    let settled = tokio::spawn({
+    let flush = tokio::spawn({
         let locks = locks.clone();
         async move { locks.flush().await }
     });
     advance_in_steps(&manual_clock, Duration::from_secs(6), Duration::from_millis(100)).await;
-    let error = within_timeout("settle has a bound", settled).await.unwrap().unwrap_err();
+    let error = within_timeout("flush times out", flush).await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.engine()), (ErrorKind::Unavailable, Some("memory")));
 }
 
@@ -62,8 +62,8 @@ async fn guards_dropped_with_the_last_locks_are_released() {
     for round in 0..2000 {
         let locks = open_with_long_ttl("memory:ending-rs").await;
         let guard = locks.mutex("a").try_lock().await.unwrap();
-        let guard = guard.unwrap_or_else(|| panic!("round {round}: left behind"));
-        // On another thread, the new lease is just waking the keeper of these locks.
+        let guard = guard.unwrap_or_else(|| panic!("round {round}: the guard before was not released"));
+        // Meanwhile the keeper of these locks wakes on another thread, because of the new lease.
         drop(guard);
         drop(locks);
         let next = watcher.mutex("a").timeout(TEST_TIMEOUT).lock().await;
@@ -79,6 +79,6 @@ async fn flush_never_completes_too_early() {
     for round in 0..5000 {
         drop(locks.mutex("a").lock().await.unwrap());
         locks.flush().await.unwrap();
-        assert!(watcher.inspect("a").await.unwrap().holders.is_empty(), "round {round}: settled, but still held");
+        assert!(watcher.inspect("a").await.unwrap().holders.is_empty(), "round {round}: flushed, but still held");
     }
 }

@@ -1,4 +1,5 @@
-//! A wrapper of the memory engine that records every call and answers as the test orders.
+//! A spy: a wrapper of the memory engine that records every call and answers as the test scripts
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use leasehold::engine::{
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
 
-/// The method that was called.
+/// The method of the engine that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt,
@@ -22,24 +23,24 @@ pub(crate) enum Call {
     Inspect,
 }
 
-/// The outcome of one call.
+/// How the spy answers a call.
 #[derive(Clone)]
 pub(crate) enum ScriptedReply {
-    /// The real engine's answer.
+    /// With the answer of the real engine.
     Forward,
-    /// This answer for every lease of the renewal, without calling the engine.
+    /// With this answer for every lease of the renewal, without calling the engine.
     RenewAs(RenewReply),
-    /// An answer to a renewal that covers none of its leases.
+    /// With an empty list of answers to a renewal.
     TooFewAnswers,
-    /// Not free, without calling the engine.
+    /// That the lock is not free, without calling the engine.
     Busy,
-    /// Refused without effect; `true`: retryable.
+    /// With an error without effect; `true`: a retryable one.
     Fail(bool),
-    /// Done by the engine, but the reply is lost.
+    /// With an error of unknown effect, although the engine did the call.
     LoseReply,
-    /// Done by the engine, but the reply comes when the gate opens.
+    /// With the answer of the real engine, once the semaphore has a permit.
     AfterGate(Arc<Semaphore>),
-    /// Never arrives, never answers.
+    /// Never, without calling the engine.
     NoResponse,
 }
 
@@ -48,10 +49,11 @@ pub(crate) enum ScriptedReply {
 pub(crate) struct RecordedCall {
     pub(crate) call: Call,
     pub(crate) at: Instant,
-    /// How many claims it was about.
+    /// The number of claims in the call.
     pub(crate) claims: usize,
 }
 
+/// The spy.
 #[derive(Debug)]
 pub(crate) struct Spy {
     inner: Arc<dyn Engine>,
@@ -60,15 +62,18 @@ pub(crate) struct Spy {
     replies: Mutex<ScriptedReplies>,
 }
 
+/// The replies that the test has scripted, by the calls that they answer.
 #[derive(Default)]
 struct ScriptedReplies {
+    /// Used once each, in this order.
     next: VecDeque<(Call, ScriptedReply)>,
+    /// Used whenever `next` has none for the call.
     always: Vec<(Call, ScriptedReply)>,
 }
 
 impl std::fmt::Debug for ScriptedReplies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} plays", self.next.len())
+        write!(f, "{} scripted replies", self.next.len())
     }
 }
 
@@ -79,12 +84,12 @@ impl Spy {
         Arc::new(Self { inner, clock: clock.clone(), calls: Mutex::default(), replies: Mutex::default() })
     }
 
-    /// Sets the outcome of the next call of this kind.
+    /// Scripts the reply to the next call of this kind.
     pub(crate) fn reply_next(&self, call: Call, reply: ScriptedReply) {
         self.replies.lock().unwrap().next.push_back((call, reply));
     }
 
-    /// Sets the outcome of all calls of this kind from now on.
+    /// Scripts the reply to all calls of this kind from now on.
     pub(crate) fn reply_always(&self, call: Call, reply: ScriptedReply) {
         let mut replies = self.replies.lock().unwrap();
         replies.always.retain(|(known, _)| *known != call);
@@ -101,6 +106,7 @@ impl Spy {
         self.calls(call).len()
     }
 
+    /// Records a call about this many claims, and returns the reply to it.
     fn record_call(&self, call: Call, claims: usize) -> ScriptedReply {
         self.calls.lock().unwrap().push(RecordedCall { call, at: self.clock.now(), claims });
         let mut replies = self.replies.lock().unwrap();
@@ -114,6 +120,8 @@ impl Spy {
             .map_or(ScriptedReply::Forward, |(_, reply)| reply.clone())
     }
 
+    /// Records a call and answers it. `scripted` is the answer of those replies that do not need
+    /// the engine, and `forward` calls the engine.
     fn reply<T: Send + 'static>(
         &self,
         call: Call,
@@ -129,7 +137,7 @@ impl Spy {
             ScriptedReply::Forward | ScriptedReply::RenewAs(_) | ScriptedReply::TooFewAnswers | ScriptedReply::Busy => {
                 forward()
             }
-            ScriptedReply::Fail(again) => Step::ready(Err(scripted_error(again))),
+            ScriptedReply::Fail(is_retryable) => Step::ready(Err(scripted_error(is_retryable))),
             ScriptedReply::NoResponse => Step::new(std::future::pending()),
             ScriptedReply::LoseReply => {
                 let step = forward();
@@ -150,7 +158,7 @@ impl Spy {
     }
 }
 
-/// The error of a spy that has to fail.
+/// The error of a call that is scripted to fail.
 fn scripted_error(is_retryable: bool) -> Error {
     let error = Error::new(ErrorKind::Unavailable, "a scripted failure");
     if is_retryable { error.retryable() } else { error }

@@ -1,4 +1,4 @@
-//! A process that was stopped past its TTL sees at its very first check that its lock is lost.
+//! A process that was stopped past its TTL finds at its first check that its lock is lost.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use crate::TEST_TIMEOUT;
 const TTL: Duration = Duration::from_secs(1);
 const ROLE_VARIABLE: &str = "LEASEHOLD_TEST_STOPPED";
 
-/// The process to stop. Returns at once when it runs as a test.
+/// The main function of the process that is stopped. As an ordinary test it returns at once.
 #[test]
 fn holder_process() {
     if std::env::var_os(ROLE_VARIABLE).is_none() {
@@ -23,19 +23,20 @@ fn holder_process() {
     let locks = Locks::builder().ttl(TTL).open("memory:").unwrap();
     let guard = locks.mutex("a").lock().unwrap();
     print_line("running");
-    // The line is written while this process is stopped, so it continues here when it resumes.
+    // The test writes a line while this process is stopped, so it continues here when it resumes.
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let held = guard.is_held();
     print_line(&format!("resumed held={held} reason={:?}", guard.lost_reason()));
 }
 
+/// Prints a line for the test, marked with `@`.
 fn print_line(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "@{line}").unwrap();
     stdout.flush().unwrap();
 }
 
-/// Kills its process, for any outcome of the test.
+/// The process that holds the lock; killed on drop, whether the test passes or fails.
 struct HolderProcess(Child);
 
 impl Drop for HolderProcess {

@@ -1,5 +1,5 @@
-//! Waiting in tests: a manual clock advances only by the test, and every wait on the real clock has
-//! a bound.
+//! Time in tests: a frozen clock that the test advances, and waits on the real clock with a
+//! timeout.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{LONG_TTL, TEST_TIMEOUT};
 /// The TTL of most tests.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// What the memory engine deducts from every lease.
+/// The drift margin that the memory engine deducts from every lease.
 pub(crate) const DRIFT: Duration = Duration::from_millis(5);
 
 /// Opens `url` on the real clock, with leases that outlast the test.
@@ -19,12 +19,12 @@ pub(crate) async fn open_with_long_ttl(url: &str) -> Locks {
     Locks::builder().ttl(LONG_TTL).open(url).await.unwrap()
 }
 
-/// Locks on a frozen clock.
+/// A builder of locks on this frozen clock, with [`TTL`].
 pub(crate) fn builder_with_clock(clock: &ManualClock) -> Builder {
     Locks::builder().clock(clock.clock()).ttl(TTL)
 }
 
-/// `memory:` on a frozen clock.
+/// `memory:` on a frozen clock, with [`TTL`].
 pub(crate) async fn locks_on_manual_clock() -> (ManualClock, Locks) {
     let manual_clock = ManualClock::new();
     let locks = builder_with_clock(&manual_clock).open("memory:").await.unwrap();
@@ -38,24 +38,24 @@ pub(crate) async fn run_until_idle() {
     }
 }
 
-/// Advances time and lets all tasks react.
+/// Advances a frozen clock, and lets every task run until all are idle.
 pub(crate) async fn advance(clock: &ManualClock, by: Duration) {
     run_until_idle().await;
     clock.advance(by);
     run_until_idle().await;
 }
 
-/// Advances time in steps, as real time passes.
+/// Advances a frozen clock by `by` in steps of `step`, and lets the tasks run after each.
 pub(crate) async fn advance_in_steps(clock: &ManualClock, by: Duration, step: Duration) {
     let mut left = by;
     while !left.is_zero() {
-        let now = left.min(step);
-        advance(clock, now).await;
-        left -= now;
+        let next_step = left.min(step);
+        advance(clock, next_step).await;
+        left -= next_step;
     }
 }
 
-/// Waits on the real clock until `condition` holds.
+/// Waits on the real clock until `condition` holds; panics after [`TEST_TIMEOUT`].
 #[cfg(feature = "nightly")]
 pub(crate) async fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
@@ -66,7 +66,7 @@ pub(crate) async fn wait_until(description: &str, mut condition: impl FnMut() ->
     assert!(tokio::time::timeout(TEST_TIMEOUT, waiting).await.is_ok(), "not within {TEST_TIMEOUT:?}: {description}");
 }
 
-/// Awaits an event that must happen, on the real clock.
+/// Awaits a future on the real clock; panics after [`TEST_TIMEOUT`].
 pub(crate) async fn within_timeout<F: Future>(description: &str, future: F) -> F::Output {
     match tokio::time::timeout(TEST_TIMEOUT, future).await {
         Ok(output) => output,
@@ -74,7 +74,7 @@ pub(crate) async fn within_timeout<F: Future>(description: &str, future: F) -> F
     }
 }
 
-/// Polls once; `true` if the future is still pending.
+/// Polls a future once; `true` if it is still pending.
 pub(crate) async fn is_pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }

@@ -1,4 +1,5 @@
-//! A claim as the engine drives it, step by step: its messages, and its reactions to the answers.
+//! A client with one claim, as the `redlock:` engine runs it: which messages it sends, and how it
+//! reacts to the answers.
 
 use std::time::Duration;
 
@@ -10,13 +11,18 @@ use leasehold::internals::logic::quorum::{
 };
 use leasehold::{ClaimId, Owner, Token};
 
-/// A request to a node.
+/// What a client requests from a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum NodeCommand {
+    /// Acquire the lock, with this guess of the token; zero: no guess.
     Acquire(Token),
+    /// Store this token.
     Write(Token),
+    /// Extend the lease with this token.
     Renew(Token),
+    /// Release the claim, and keep its token as the highest known.
     Release,
+    /// Remove the claim of a failed attempt.
     Withdraw,
 }
 
@@ -30,12 +36,15 @@ pub(crate) struct Request {
 /// A node's answer. Releases and withdrawals have none, because no client waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
+    /// The answer to `Acquire`.
     Vote(Vote),
+    /// The answer to `Write` of this token.
     WriteReply(Token, WriteReply),
+    /// The answer to `Renew`: whether the node extended the lease; `None`: it did not answer.
     Renewed(Option<bool>),
 }
 
-/// Lets a node handle a message.
+/// Lets a node handle a message at `now`, on its own clock. `None`: the message has no answer.
 pub(crate) fn handle_request(node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
     let claim_request = request.claim_request;
     match request.command {
@@ -53,19 +62,25 @@ pub(crate) fn handle_request(node: &mut AcceptorState, now: u64, request: &Reque
     }
 }
 
-/// The outcome of a step for a claim.
+/// A change of a claim's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClaimOutcome {
+    /// The claim holds the lock with this token.
     Granted(Token),
+    /// The lease of the claim was extended.
     Extended,
+    /// The attempt failed.
     Failed,
+    /// The claim lost the lock.
     Lost,
 }
 
 /// The effects of a client's step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
+    /// The messages to send, each with the index of its node.
     pub(crate) requests: Vec<(usize, Request)>,
+    /// The change of the claim's state, if there is one.
     pub(crate) event: Option<ClaimOutcome>,
 }
 
@@ -77,14 +92,24 @@ pub(crate) struct Renewal {
     tally: QuorumTally,
 }
 
+/// The state of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClaimPhase {
+    /// The claim neither holds the lock nor requests it.
     Idle,
-    Acquiring { attempt: u64, sent: Instant, taking: QuorumAttempt, asked: Vec<Option<Token>> },
+    /// An attempt is in progress.
+    Acquiring {
+        attempt: u64,
+        sent: Instant,
+        quorum_attempt: QuorumAttempt,
+        /// The token that was last sent to each node to store; `None`: none was.
+        sent_tokens: Vec<Option<Token>>,
+    },
+    /// The claim holds the lock until a time on the client's clock.
     Held { token: Token, until: Instant, renewal: Option<Renewal> },
 }
 
-/// One claim.
+/// A client with one claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub(crate) claim: ClaimId,
@@ -95,11 +120,14 @@ pub(crate) struct Client {
     pub(crate) unanswered: Vec<Option<NodeCommand>>,
 }
 
-/// The duration of leases; one node's tick is this many nanoseconds of the client's.
+/// How long leases last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseTimes {
+    /// The TTL on the client's clock.
     pub(crate) ttl: Duration,
+    /// The same TTL, in the unit of the nodes' clocks.
     pub(crate) node_ttl: u64,
+    /// The drift that the client deducts from its lease.
     pub(crate) drift: Drift,
 }
 
@@ -115,7 +143,8 @@ impl Client {
         }
     }
 
-    /// The token of the held lock, and until when it is held, on the client's own clock.
+    /// The token of the held lock, and until when it is held, on the client's own clock. `None`:
+    /// the claim does not hold it.
     pub(crate) fn held_lease(&self) -> Option<(Token, Instant)> {
         match &self.phase {
             ClaimPhase::Held { token, until, .. } => Some((*token, *until)),
@@ -123,24 +152,25 @@ impl Client {
         }
     }
 
-    fn requests_to_all(&self, options: &LeaseTimes, attempt: u64, command: NodeCommand) -> Vec<(usize, Request)> {
-        (0..self.quorum.node_count).map(|node| (node, self.request(options, attempt, command))).collect()
+    /// The same request to every node.
+    fn requests_to_all(&self, times: &LeaseTimes, attempt: u64, command: NodeCommand) -> Vec<(usize, Request)> {
+        (0..self.quorum.node_count).map(|node| (node, self.request(times, attempt, command))).collect()
     }
 
-    fn request(&self, options: &LeaseTimes, attempt: u64, command: NodeCommand) -> Request {
+    fn request(&self, times: &LeaseTimes, attempt: u64, command: NodeCommand) -> Request {
         Request {
-            claim_request: ClaimRequest { claim: self.claim, attempt, owner: self.owner, ttl: options.node_ttl },
+            claim_request: ClaimRequest { claim: self.claim, attempt, owner: self.owner, ttl: times.node_ttl },
             command,
         }
     }
 
-    /// Sends requests, and records which answers are open.
-    fn send(&mut self, sends: Vec<(usize, Request)>, event: Option<ClaimOutcome>) -> Effects {
-        for (node, request) in &sends {
+    /// The effects with these requests and this event. Stores which answers the client waits for.
+    fn send(&mut self, requests: Vec<(usize, Request)>, event: Option<ClaimOutcome>) -> Effects {
+        for (node, request) in &requests {
             self.unanswered[*node] = Some(request.command)
                 .filter(|command| !matches!(command, NodeCommand::Release | NodeCommand::Withdraw));
         }
-        Effects { requests: sends, event }
+        Effects { requests, event }
     }
 
     /// Whether the client waits for this answer.
@@ -154,37 +184,37 @@ impl Client {
             }
     }
 
-    /// Begins an attempt.
-    pub(crate) fn start(&mut self, options: &LeaseTimes, now: Instant, attempt: u64, guess: Token) -> Effects {
+    /// Begins an attempt with this number and guess of the token.
+    pub(crate) fn start(&mut self, times: &LeaseTimes, now: Instant, attempt: u64, guess: Token) -> Effects {
         let guess = if self.owner.is_some() { Token::default() } else { guess };
-        let (taking, asked) = (QuorumAttempt::new(self.quorum), vec![None; self.quorum.node_count]);
-        self.phase = ClaimPhase::Acquiring { attempt, sent: now, taking, asked };
-        self.send(self.requests_to_all(options, attempt, NodeCommand::Acquire(guess)), None)
+        let (quorum_attempt, sent_tokens) = (QuorumAttempt::new(self.quorum), vec![None; self.quorum.node_count]);
+        self.phase = ClaimPhase::Acquiring { attempt, sent: now, quorum_attempt, sent_tokens };
+        self.send(self.requests_to_all(times, attempt, NodeCommand::Acquire(guess)), None)
     }
 
-    /// Begins a renewal.
-    pub(crate) fn renew(&mut self, options: &LeaseTimes, now: Instant, attempt: u64) -> Effects {
+    /// Begins a renewal, if the claim holds the lock. `attempt` is above the number of any attempt.
+    pub(crate) fn renew(&mut self, times: &LeaseTimes, now: Instant, attempt: u64) -> Effects {
         let ClaimPhase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
         *renewal = Some(Renewal { attempt, sent: now, tally: QuorumTally::new(self.quorum) });
         let command = NodeCommand::Renew(*token);
-        self.send(self.requests_to_all(options, attempt, command), None)
+        self.send(self.requests_to_all(times, attempt, command), None)
     }
 
     /// Releases the lock, or withdraws the attempt.
-    pub(crate) fn release(&mut self, options: &LeaseTimes) -> Effects {
+    pub(crate) fn release(&mut self, times: &LeaseTimes) -> Effects {
         self.phase = ClaimPhase::Idle;
-        self.send(self.requests_to_all(options, u64::MAX, NodeCommand::Release), None)
+        self.send(self.requests_to_all(times, u64::MAX, NodeCommand::Release), None)
     }
 
-    /// Handles the end of the lease.
-    pub(crate) fn expire(&mut self, options: &LeaseTimes, now: Instant) -> Effects {
+    /// Ends the lease if its time is over at `now`.
+    pub(crate) fn expire(&mut self, times: &LeaseTimes, now: Instant) -> Effects {
         match self.held_lease() {
-            Some((_, until)) if until <= now => Effects { event: Some(ClaimOutcome::Lost), ..self.release(options) },
+            Some((_, until)) if until <= now => Effects { event: Some(ClaimOutcome::Lost), ..self.release(times) },
             _ => Effects::default(),
         }
     }
 
-    /// The attempt or renewal that waits for answers.
+    /// The number of the attempt or renewal that waits for answers; `None`: there is none.
     pub(crate) fn pending_attempt(&self) -> Option<u64> {
         match &self.phase {
             ClaimPhase::Acquiring { attempt, .. } => Some(*attempt),
@@ -193,10 +223,11 @@ impl Client {
         }
     }
 
-    /// Handles a node's answer to this attempt or renewal.
+    /// Handles a node's answer to the attempt or renewal with this number, if the client waits for
+    /// it.
     pub(crate) fn handle_answer(
         &mut self,
-        options: &LeaseTimes,
+        times: &LeaseTimes,
         now: Instant,
         node: usize,
         attempt: u64,
@@ -207,76 +238,76 @@ impl Client {
         }
         self.unanswered[node] = None;
         match (&mut self.phase, answer) {
-            (ClaimPhase::Acquiring { taking, .. }, Answer::Vote(vote)) => {
-                let next = taking.vote(node, vote);
-                self.apply_action(options, now, next)
+            (ClaimPhase::Acquiring { quorum_attempt, .. }, Answer::Vote(vote)) => {
+                let next = quorum_attempt.vote(node, vote);
+                self.apply_action(times, now, next)
             }
-            (ClaimPhase::Acquiring { taking, .. }, Answer::WriteReply(token, written)) => {
-                let next = taking.write_reply(node, token, written);
-                self.apply_action(options, now, next)
+            (ClaimPhase::Acquiring { quorum_attempt, .. }, Answer::WriteReply(token, reply)) => {
+                let next = quorum_attempt.write_reply(node, token, reply);
+                self.apply_action(times, now, next)
             }
-            (ClaimPhase::Held { .. }, Answer::Renewed(answer)) => self.handle_renew_answer(options, now, node, answer),
+            (ClaimPhase::Held { .. }, Answer::Renewed(answer)) => self.handle_renew_answer(times, now, node, answer),
             _ => Effects::default(),
         }
     }
 
-    fn apply_action(&mut self, options: &LeaseTimes, now: Instant, next: AttemptAction) -> Effects {
-        let ClaimPhase::Acquiring { attempt, sent, taking, asked } = &mut self.phase else { return Effects::default() };
+    /// Does what the attempt requires next.
+    fn apply_action(&mut self, times: &LeaseTimes, now: Instant, next: AttemptAction) -> Effects {
+        let ClaimPhase::Acquiring { attempt, sent, quorum_attempt, sent_tokens } = &mut self.phase else {
+            return Effects::default();
+        };
         let (attempt, sent) = (*attempt, *sent);
         match next {
             AttemptAction::Wait | AttemptAction::Write(_) => {
-                let Some(token) = taking.pending_token() else { return Effects::default() };
-                let due =
-                    |(node, asked): &(usize, &mut Option<Token>)| taking.has_yes_vote(*node) && **asked != Some(token);
-                let nodes: Vec<usize> = asked
+                let Some(token) = quorum_attempt.pending_token() else { return Effects::default() };
+                let needs_token = |(node, sent_token): &(usize, &mut Option<Token>)| {
+                    quorum_attempt.has_yes_vote(*node) && **sent_token != Some(token)
+                };
+                let nodes: Vec<usize> = sent_tokens
                     .iter_mut()
                     .enumerate()
-                    .filter(due)
-                    .map(|(node, asked)| {
-                        *asked = Some(token);
+                    .filter(needs_token)
+                    .map(|(node, sent_token)| {
+                        *sent_token = Some(token);
                         node
                     })
                     .collect();
-                let request = self.request(options, attempt, NodeCommand::Write(token));
+                let request = self.request(times, attempt, NodeCommand::Write(token));
                 self.send(nodes.into_iter().map(|node| (node, request)).collect(), None)
             }
-            AttemptAction::Held(token) => match validity(sent, now, options.ttl, options.drift) {
+            AttemptAction::Held(token) => match validity(sent, now, times.ttl, times.drift) {
                 Some(left) => {
                     self.phase = ClaimPhase::Held { token, until: now.saturating_add(left), renewal: None };
                     self.unanswered.fill(None);
                     Effects { requests: Vec::new(), event: Some(ClaimOutcome::Granted(token)) }
                 }
-                None => self.withdraw(options, attempt),
+                None => self.withdraw(times, attempt),
             },
-            AttemptAction::Failed(_) => self.withdraw(options, attempt),
+            AttemptAction::Failed(_) => self.withdraw(times, attempt),
         }
     }
 
-    fn withdraw(&mut self, options: &LeaseTimes, attempt: u64) -> Effects {
+    /// Ends a failed attempt.
+    fn withdraw(&mut self, times: &LeaseTimes, attempt: u64) -> Effects {
         self.phase = ClaimPhase::Idle;
-        self.send(self.requests_to_all(options, attempt, NodeCommand::Withdraw), Some(ClaimOutcome::Failed))
+        self.send(self.requests_to_all(times, attempt, NodeCommand::Withdraw), Some(ClaimOutcome::Failed))
     }
 
-    fn handle_renew_answer(
-        &mut self,
-        options: &LeaseTimes,
-        now: Instant,
-        node: usize,
-        answer: Option<bool>,
-    ) -> Effects {
+    /// Handles a node's answer to a renewal; `None`: the node did not answer.
+    fn handle_renew_answer(&mut self, times: &LeaseTimes, now: Instant, node: usize, answer: Option<bool>) -> Effects {
         let ClaimPhase::Held { until, renewal, .. } = &mut self.phase else { return Effects::default() };
         let Some(Renewal { sent, tally, .. }) = renewal else { return Effects::default() };
         match tally.record_answer(node, answer) {
             QuorumOutcome::Pending => Effects::default(),
             QuorumOutcome::Done if now < *until => {
-                let left = validity(*sent, now, options.ttl, options.drift);
+                let left = validity(*sent, now, times.ttl, times.drift);
                 *until = left.map_or(*until, |left| now.saturating_add(left).max(*until));
                 *renewal = None;
                 self.unanswered.fill(None);
                 Effects { requests: Vec::new(), event: Some(ClaimOutcome::Extended) }
             }
             QuorumOutcome::Done | QuorumOutcome::Refused => {
-                Effects { event: Some(ClaimOutcome::Lost), ..self.release(options) }
+                Effects { event: Some(ClaimOutcome::Lost), ..self.release(times) }
             }
             QuorumOutcome::Unknown => {
                 *renewal = None;

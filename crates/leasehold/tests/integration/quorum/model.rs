@@ -1,6 +1,6 @@
-//! Every order of events within small bounds: three nodes, two or three clients, messages that
-//! arrive in any order or never, and nodes that restart. The decisions of clients and nodes are the
-//! real code; time passes in ticks, the same for all.
+//! A model checker's search of every order of events within small bounds: three nodes, two or three
+//! clients, messages that arrive in any order or never, and nodes that restart. The decisions of
+//! clients and nodes are the real code. Time passes in ticks, the same for all.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,43 +17,49 @@ use crate::quorum::client::{
 };
 
 const NODES: usize = 3;
-/// One tick of the common clock. Tokens use the same unit, as in production: a tick has space for
-/// several.
+/// One tick of the common clock, in its unit. Tokens have the same unit, as in production, so
+/// several tokens lie within a tick.
 const TICK: u64 = 10;
-/// The duration of a lease.
+/// The duration of a lease, in the unit of the clock.
 const TTL: u64 = TICK;
 
-/// A deliberate error.
+/// A deliberate mistake, which the search must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
+    /// No mistake.
     None,
-    /// A node that restarts has lost all data, and continues.
+    /// A node that restarts has lost all data, and continues without a cool-down.
     LosesData,
-    /// A node claims that it stored a token that is not higher than all others.
+    /// A node answers that it stored a token that is not higher than all others.
     StoresAny,
-    /// A node forgets the token of a released claim.
+    /// A node does not keep the token of a released claim.
     LosesTokens,
-    /// A client accepts a majority of votes, and does not write the token.
+    /// A client counts the lock as held after a majority of votes, before the token is stored.
     OneRound,
 }
 
 /// The bounds of the search.
 #[derive(Clone, Debug)]
 struct Bounds {
+    /// The owner of each client's claim; `None`: it has no owner.
     owners: Vec<Option<u128>>,
-    /// How many attempts each client makes.
+    /// The most attempts of each client.
     attempts: Vec<u64>,
+    /// The most renewals of all clients together.
     renewals: usize,
+    /// The most restarts of a node.
     restarts: usize,
-    /// Whether clients may time out. (Messages are late or lost without that, too.)
+    /// Whether clients may time out. (Messages may be late or lost in any case.)
     time_outs: bool,
-    /// Whether clients release; leases end without that, too.
+    /// Whether clients may release. (Leases end in any case.)
     releases: bool,
+    /// How many ticks pass at most.
     ticks: u64,
+    /// Whether a client's first round carries a guess of the token.
     guesses: bool,
-    /// Whether an answer arrives at once.
+    /// Whether an answer arrives as soon as it is sent. If not, it may be late or lost.
     answers_arrive_at_once: bool,
-    /// All clients have the same bounds.
+    /// Whether all clients have the same bounds, so that their order does not matter.
     are_symmetric: bool,
     flaw: Flaw,
 }
@@ -64,33 +70,44 @@ enum Message {
     Answer { client: usize, node: usize, attempt: u64, answer: Answer },
 }
 
+/// The state of all nodes, clients and messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     now: u64,
     nodes: Vec<AcceptorState>,
     clients: Vec<Client>,
+    /// How many attempts each client has made.
     attempts: Vec<u64>,
-    /// In the order of sending; any message may arrive next, or never.
+    /// The messages on their way; any of them may arrive next, or never.
     in_flight: Vec<Message>,
+    /// How many renewals the clients have made together.
     renewals: usize,
+    /// How often a node has restarted.
     restarts: usize,
-    /// The clients that were granted the lock, in this order.
+    /// The clients that were granted the lock, in this order, and their tokens.
     grants: Vec<(usize, Token)>,
-    /// Whether a grant resulted from a second round, and whether a lease was renewed.
+    /// Whether some client was granted the lock after a second round.
     had_second_round: bool,
+    /// Whether some lease was renewed.
     had_renewal: bool,
 }
 
+/// An event that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Action {
+    /// This client begins an attempt.
     Start(usize),
-    /// The message at this position of the wire arrives.
+    /// The message at this index of `in_flight` arrives.
     Deliver(usize),
-    /// A client stops waiting for a node.
+    /// A client (first) stops waiting for the answer of a node (second).
     TimeOut(usize, usize),
+    /// This client begins a renewal.
     Renew(usize),
+    /// This client releases the lock.
     Release(usize),
+    /// This node restarts.
     Restart(usize),
+    /// The clock advances by [`TICK`].
     Tick,
 }
 
@@ -99,7 +116,7 @@ fn lease_times() -> LeaseTimes {
     LeaseTimes { ttl: Duration::from_nanos(TTL), node_ttl: TTL, drift }
 }
 
-/// Lets a node with this flaw handle a message.
+/// Lets a node with this flaw handle a message. `None`: the message has no answer.
 fn serve_with(flaw: Flaw, node: &mut AcceptorState, now: u64, request: &Request) -> Option<Answer> {
     let command = match request.command {
         NodeCommand::Release if flaw == Flaw::LosesTokens => NodeCommand::Withdraw,
@@ -118,11 +135,12 @@ fn serve_with(flaw: Flaw, node: &mut AcceptorState, now: u64, request: &Request)
 }
 
 impl State {
+    /// The time, as clients measure it.
     fn now_on_client_clock(&self) -> Instant {
         Instant::from_nanos(self.now)
     }
 
-    /// The token of a client that holds the lock now.
+    /// The token of a client that holds the lock now; `None`: it does not.
     fn held_token(&self, client: usize) -> Option<Token> {
         self.clients[client]
             .held_lease()
@@ -142,7 +160,8 @@ impl State {
             request,
         }));
         let clients = &self.clients;
-        // An answer that no client waits for might as well be lost.
+        // An answer that its client does not wait for changes nothing: dropping it reduces the
+        // number of states.
         self.in_flight.retain(|message| match message {
             Message::Answer { client, node, attempt, answer } => {
                 clients[*client].is_waiting_for(*node, *attempt, *answer)
@@ -155,8 +174,9 @@ impl State {
         let now = self.now_on_client_clock();
         let writes = matches!(answer, Answer::WriteReply(..));
         let mut effects = self.clients[client].handle_answer(&lease_times(), now, node, attempt, answer);
-        if let (Flaw::OneRound, ClaimPhase::Acquiring { taking, sent, .. }) = (flaw, &self.clients[client].phase)
-            && let Some(token) = taking.pending_token()
+        if let (Flaw::OneRound, ClaimPhase::Acquiring { quorum_attempt, sent, .. }) =
+            (flaw, &self.clients[client].phase)
+            && let Some(token) = quorum_attempt.pending_token()
         {
             let until = sent.saturating_add(lease_times().ttl);
             self.clients[client].phase = ClaimPhase::Held { token, until, renewal: None };
@@ -205,7 +225,7 @@ impl State {
         }
     }
 
-    /// The order on the wire does not matter: states that differ only in it are the same.
+    /// Sorts the messages in flight: states that differ only in their order are the same.
     fn canonicalize(&mut self) {
         self.in_flight.sort_by_key(|message| match message {
             Message::Request { client, node, request } => {
@@ -245,7 +265,7 @@ impl Model for Bounds {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, client) in state.clients.iter().enumerate() {
-            // Identical clients start in their order.
+            // Identical clients start in the order of their indexes.
             let first = id == 0 || !self.are_symmetric || state.attempts[id - 1] > 0;
             match &client.phase {
                 ClaimPhase::Idle if first && state.attempts[id] < self.attempts[id] => actions.push(Action::Start(id)),
@@ -266,7 +286,7 @@ impl Model for Bounds {
         }
         actions.extend((0..state.in_flight.len()).map(Action::Deliver));
         if state.restarts < self.restarts {
-            // The nodes are identical: it might as well be the first.
+            // The nodes are identical, so only the first restarts.
             actions.push(Action::Restart(0));
         }
         if state.now < self.ticks * TICK {
@@ -289,7 +309,7 @@ impl Model for Bounds {
             Action::TimeOut(client, node) => state.time_out(self.flaw, client, node),
             Action::Renew(client) => {
                 state.renewals += 1;
-                // Later than any attempt.
+                // Above the number of any attempt.
                 let attempt = 100 + state.renewals as u64;
                 let effects = state.clients[client].renew(&lease_times(), now, attempt);
                 state.apply_effects(client, effects);
@@ -358,12 +378,12 @@ const RESTARTED: &str = "held after a restart";
 const NO_HANG: &str = "every waiter waits for an event";
 
 impl Bounds {
-    /// Whether two clients have the same owner.
+    /// Whether two clients have the same owner, or are the same.
     fn have_same_owner(&self, a: usize, b: usize) -> bool {
         a == b || self.owners[a].is_some() && self.owners[a] == self.owners[b]
     }
 
-    /// All pairs of clients that hold the lock now, with their tokens.
+    /// All pairs of clients that hold the lock now: both clients, and then both tokens.
     fn holder_pairs(&self, state: &State) -> impl Iterator<Item = (usize, usize, Token, Token)> {
         let held: Vec<_> = (0..state.clients.len()).filter_map(|id| Some((id, state.held_token(id)?))).collect();
         let pair = |(i, (a, t)): (usize, &(usize, Token))| {
@@ -372,12 +392,13 @@ impl Bounds {
         held.iter().enumerate().flat_map(pair).collect::<Vec<_>>().into_iter()
     }
 
-    /// The shortest sequence that violates a property, as a text.
+    /// The shortest sequence of events that violates this property, as text. Panics if there is
+    /// none.
     fn trace(&self, name: &'static str) -> String {
         let checker = self.clone().checker().threads(1).finish_when(stateright::HasDiscoveries::AnyOf([name].into()));
         let checker = checker.spawn_bfs().join();
         let path = checker.discovery(name).unwrap_or_else(|| panic!("this flaw violates no property: {self:?}"));
-        let mut lines = vec![format!("{name}: broken by")];
+        let mut lines = vec![format!("{name}: violated by")];
         for (state, action) in path.into_vec() {
             if let Some(action) = action {
                 lines.push(format!("  {}", ReadableStep(&state, action)));
@@ -386,8 +407,9 @@ impl Bounds {
         lines.join("\n")
     }
 
-    /// Searches all states and requires that no property fails. Returns the number of states.
-    fn check_all_states(&self, expected_sightings: &[&'static str]) -> usize {
+    /// Searches all states. Panics if one violates a property, or if none has one of the
+    /// `expected_events`. Returns the number of states.
+    fn check_all_states(&self, expected_events: &[&'static str]) -> usize {
         let checker = self.clone().checker().threads(2).spawn_bfs().join();
         println!("{} states, {} steps deep: {self:?}", checker.unique_state_count(), checker.max_depth());
         for name in [ONE_OWNER, ONE_TOKEN, TOKENS_RISE, NO_HANG] {
@@ -395,14 +417,14 @@ impl Bounds {
                 panic!("{}", self.trace(name));
             }
         }
-        for name in expected_sightings {
-            assert!(checker.discovery(name).is_some(), "never {name}: {self:?}");
+        for name in expected_events {
+            assert!(checker.discovery(name).is_some(), "no state is `{name}`: {self:?}");
         }
         checker.unique_state_count()
     }
 }
 
-/// A step, as text.
+/// An event in this state, as text.
 struct ReadableStep<'a>(&'a State, Action);
 
 impl fmt::Display for ReadableStep<'_> {
@@ -419,15 +441,16 @@ impl fmt::Display for ReadableStep<'_> {
                     write!(f, "client {client} receives from node {node}: {answer:?}")
                 }
             },
-            Action::TimeOut(client, node) => write!(f, "client {client} waits no longer for node {node}"),
+            Action::TimeOut(client, node) => write!(f, "client {client} stops waiting for node {node}"),
             Action::Renew(client) => write!(f, "client {client} renews"),
-            Action::Release(client) => write!(f, "client {client} gives back"),
+            Action::Release(client) => write!(f, "client {client} releases"),
             Action::Restart(node) => write!(f, "node {node} restarts"),
             Action::Tick => f.write_str("time passes"),
         }
     }
 }
 
+/// Two clients without owners, one attempt each, and no faults but late and lost messages.
 fn two_clients() -> Bounds {
     Bounds {
         owners: vec![None, None],
@@ -444,7 +467,7 @@ fn two_clients() -> Bounds {
     }
 }
 
-/// Three clients: one that fails leaves state behind that the others run into.
+/// Three clients: if one fails, the two others find the claims that it left on the nodes.
 fn three_clients() -> Bounds {
     Bounds { owners: vec![None; 3], attempts: vec![1; 3], answers_arrive_at_once: true, ..two_clients() }
 }
@@ -458,7 +481,8 @@ fn a_node_that_loses_its_data_admits_two_holders() {
     }
 }
 
-/// The smallest bounds in which each property can be violated; the larger ones take minutes.
+/// The smallest bounds in which each property can be violated. The nightly tests have larger
+/// bounds, which take minutes.
 #[test]
 fn within_narrow_bounds_every_guarantee_holds() {
     let restarts = Bounds { restarts: 1, answers_arrive_at_once: true, ..two_clients() }.check_all_states(&[RESTARTED]);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::clock::Instant;
-use crate::logic::evictions::{Eviction, Evictions};
+use crate::logic::force_released_claims::{ForceReleasedClaim, ForceReleasedClaims};
 use crate::logic::table::{Contender, LockTable};
 use crate::types::{ClaimId, Holder, Mode, Owner, Token};
 
@@ -51,7 +51,7 @@ pub(super) type Contenders = LockTable<ContenderDetails>;
 pub(super) struct Content {
     pub(super) table: Contenders,
     /// The notes of claims that were force released.
-    pub(super) evictions: Evictions,
+    pub(super) evictions: ForceReleasedClaims,
 }
 
 impl Content {
@@ -63,7 +63,7 @@ impl Content {
 
 impl From<Contenders> for Content {
     fn from(table: Contenders) -> Self {
-        Self { table, evictions: Evictions::default() }
+        Self { table, evictions: ForceReleasedClaims::default() }
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn write(content: &Content, now: Instant) -> String {
         // Three texts and a number can always be written as JSON.
         text.push_str(&row.unwrap_or_default());
     }
-    for (index, Eviction { claim, ttl, until }) in evictions.iter().enumerate() {
+    for (index, ForceReleasedClaim { claim, ttl, until }) in evictions.iter().enumerate() {
         text.push_str(if index == 0 { "],\"evicted\":[" } else { "," });
         let _ = write!(text, "{{\"id\":\"{:032x}\"", claim.bits());
         write_lease(&mut text, *ttl, *until, now);
@@ -224,7 +224,7 @@ pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, boo
     };
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
     let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
-    let evictions: Option<Evictions> = evicted.iter().map(|value| parse_eviction(value, now)).collect();
+    let evictions: Option<ForceReleasedClaims> = evicted.iter().map(|value| parse_eviction(value, now)).collect();
     let evictions = evictions.ok_or("the note of a force release is in an unknown format")?;
     let begins_in_future = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
@@ -247,9 +247,9 @@ fn parse_lease(value: &Value, now: Instant) -> Option<(Duration, Instant)> {
 }
 
 /// Parses the note of a force-released claim.
-fn parse_eviction(value: &Value, now: Instant) -> Option<Eviction> {
+fn parse_eviction(value: &Value, now: Instant) -> Option<ForceReleasedClaim> {
     let (ttl, until) = parse_lease(value, now)?;
-    Some(Eviction { claim: ClaimId::from_bits(parse_hex(&value["id"])?), ttl, until })
+    Some(ForceReleasedClaim { claim: ClaimId::from_bits(parse_hex(&value["id"])?), ttl, until })
 }
 
 /// Parses a process in the list of processes: host, pid, program and description.
@@ -319,10 +319,10 @@ mod tests {
             })
     }
 
-    fn any_eviction() -> impl Strategy<Value = Eviction> {
+    fn any_eviction() -> impl Strategy<Value = ForceReleasedClaim> {
         (any::<u128>(), 1u64..1 << 40, 0u64..1 << 40).prop_map(|(claim, ttl, at)| {
             let ttl = Duration::from_micros(ttl);
-            Eviction {
+            ForceReleasedClaim {
                 claim: ClaimId::from_bits(claim),
                 ttl,
                 until: instant_from_micros(at as i64).saturating_add(ttl),

@@ -1,4 +1,4 @@
-//! A client that acquires the lock again and again.
+//! An actor: a client that acquires the lock again and again, and writes to the resource.
 
 use leasehold::clock::Instant;
 use leasehold::internals::logic::acceptor::ClaimRequest;
@@ -11,22 +11,30 @@ use super::rng::SkewedClock;
 use super::world::{ActorAction, SimulatedEvent, World, rate};
 use crate::quorum::client::{Answer, ClaimOutcome, ClaimPhase, Client, Effects, LeaseTimes, NodeCommand, Request};
 
+/// A client that acquires the lock again and again, and writes to the resource.
 #[derive(Debug)]
 pub(super) struct Actor {
+    /// Its index among the actors.
     id: usize,
     client: Client,
     lease_times: LeaseTimes,
     clock: SkewedClock,
-    /// The largest distance seen from our clock to a node's, or to a token.
+    /// How far a node's clock or a token was ahead of the actor's clock, at most; `None`: no answer
+    /// came yet.
     max_clock_lead: Option<i64>,
+    /// The last guess of a token.
     guessed: u64,
+    /// How many claims the actor has made.
     claims: u128,
-    /// Changes with every grant and every end of one: actions planned before are void.
+    /// Rises with every grant and every end of one: actions that were scheduled before are void.
     generation: u64,
+    /// The true time at which the present attempt began.
     attempt_started: u64,
+    /// The checker's index of the present grant; `None`: the actor does not hold the lock.
     grant_index: Option<usize>,
+    /// The true time until which the actor is paused.
     pub(super) paused_until: u64,
-    /// The actor makes no new claims.
+    /// Whether the actor makes no new claims.
     pub(super) retired: bool,
 }
 
@@ -36,11 +44,11 @@ impl Actor {
         let clock =
             SkewedClock { base: world.rng.between(1_000_000, 2_000_000), rate: rate(&mut world.rng, world.plan.ppm) };
         let client = Client::new(0, owner, world.plan.nodes);
-        let options = world.plan.lease_times();
+        let lease_times = world.plan.lease_times();
         let mut actor = Self {
             id,
             client,
-            lease_times: options,
+            lease_times,
             clock,
             max_clock_lead: None,
             guessed: 0,
@@ -57,11 +65,12 @@ impl Actor {
         actor
     }
 
+    /// Whether the actor believes to hold the lock.
     pub(super) fn holds(&self) -> bool {
         self.grant_index.is_some()
     }
 
-    /// A request of a claim that no node knows.
+    /// A request of a claim that no node knows, for a caller that sets another command.
     pub(super) fn probe_request(&self, claim: ClaimId) -> Request {
         Request {
             claim_request: ClaimRequest { claim, attempt: 1, owner: None, ttl: self.lease_times.node_ttl },
@@ -69,35 +78,43 @@ impl Actor {
         }
     }
 
+    /// Replaces the claim by a new one.
     fn new_claim(&mut self) {
         self.claims += 1;
         self.client.claim = ClaimId::from_bits(self.id as u128 * 1_000_000 + self.claims);
         self.client.phase = ClaimPhase::Idle;
     }
 
+    /// The time on the actor's clock, in µs.
     fn local_time(&self, world: &World) -> u64 {
         self.clock.at(world.now)
     }
 
+    /// The time on the actor's clock, as the client needs it.
     fn local_instant(&self, world: &World) -> Instant {
         Instant::from_nanos(self.local_time(world) * 1000)
     }
 
+    /// Schedules an action after this time, in µs.
     fn schedule_action(&self, world: &mut World, wait: u64, act: ActorAction) {
         world.schedule_after(wait, SimulatedEvent::Acts { actor: self.id, turn: self.generation, act });
     }
 
+    /// Learns from a node's clock, or from a token, how far nodes are ahead.
     fn observe_clock(&mut self, world: &World, clock_or_token: u64) {
         let ahead = clock_or_token as i64 - self.local_time(world) as i64;
         self.max_clock_lead = Some(self.max_clock_lead.map_or(ahead, |known| known.max(ahead)));
     }
 
+    /// A token that is probably above all that nodes know; zero before the first answer.
     fn guess_token(&mut self, world: &World) -> Token {
         let Some(ahead) = self.max_clock_lead else { return Token::default() };
         self.guessed = self.local_time(world).saturating_add_signed(ahead).max(self.guessed + 1);
         Token(self.guessed)
     }
 
+    /// Does a scheduled action, unless a grant or the end of one came in between: `turn` is the
+    /// generation in which it was scheduled.
     pub(super) fn act(&mut self, world: &mut World, turn: u64, act: ActorAction) {
         if turn != self.generation {
             return;
@@ -128,7 +145,7 @@ impl Actor {
             }
             (ActorAction::Expire, Some(_)) => self.schedule_expiry(world),
             (ActorAction::Finish, Some(_)) => {
-                world.log_line(|| format!("{} gives back", self.id));
+                world.log_line(|| format!("{} releases", self.id));
                 let effects = self.client.release(&self.lease_times);
                 self.apply_effects(world, effects);
                 self.start_over(world);
@@ -137,6 +154,8 @@ impl Actor {
         }
     }
 
+    /// Handles an answer of a node, and what its clock shows. Without `clock` the answer is that
+    /// the wait for the node timed out.
     pub(super) fn handle_answer(
         &mut self,
         world: &mut World,
@@ -161,6 +180,7 @@ impl Actor {
         self.apply_effects(world, effects);
     }
 
+    /// Sends the client's messages, and reports its event to the checker.
     fn apply_effects(&mut self, world: &mut World, effects: Effects) {
         self.schedule_time_outs(world, &effects.requests);
         world.send(self.id, effects.requests);
@@ -175,11 +195,11 @@ impl Actor {
                 }
             }
             Some(ClaimOutcome::Lost) => {
-                world.log_line(|| format!("{} has lost it", self.id));
+                world.log_line(|| format!("{} has lost the lock", self.id));
                 self.start_over(world);
             }
             Some(ClaimOutcome::Failed) => {
-                world.log_line(|| format!("{} did not get it", self.id));
+                world.log_line(|| format!("{} did not acquire the lock", self.id));
                 if !world.is_fault_free && world.rng.happens(100) {
                     self.new_claim();
                 }
@@ -190,10 +210,10 @@ impl Actor {
         }
     }
 
-    /// Limits the wait for each node's answer.
-    fn schedule_time_outs(&self, world: &mut World, sends: &[(usize, Request)]) {
+    /// Schedules the end of the wait for each node's answer to these requests.
+    fn schedule_time_outs(&self, world: &mut World, requests: &[(usize, Request)]) {
         let timeout = node_timeout(self.lease_times.ttl, Duration::from_secs(1)).as_micros() as u64;
-        for (node, request) in sends {
+        for (node, request) in requests {
             let answer = match request.command {
                 NodeCommand::Acquire(_) => Answer::Vote(Vote::NoResponse),
                 NodeCommand::Write(token) => Answer::WriteReply(token, WriteReply::NoResponse),
@@ -205,11 +225,12 @@ impl Actor {
         }
     }
 
-    /// The true time at which its lease ends.
+    /// The true time at which the lease ends on the actor's clock; zero without a lease.
     fn true_expiry(&self) -> u64 {
         self.client.held_lease().map_or(0, |(_, until)| self.clock.true_time_of(until.as_nanos() / 1000))
     }
 
+    /// Reports a grant to the checker, and schedules what the actor does while it holds the lock.
     fn record_grant(&mut self, world: &mut World, token: Token) {
         self.generation += 1;
         let owner = self.client.owner.map_or(self.client.claim.bits() + 1000, |owner| owner.bits());
@@ -238,12 +259,13 @@ impl Actor {
         self.schedule_expiry(world);
     }
 
+    /// Schedules a check at the end of the lease.
     fn schedule_expiry(&self, world: &mut World) {
         let wait = self.true_expiry().saturating_sub(world.now);
         self.schedule_action(world, wait, ActorAction::Expire);
     }
 
-    /// After a release or a loss, the actor makes a new claim.
+    /// Begins again with a new claim, after a release or a loss.
     fn start_over(&mut self, world: &mut World) {
         self.generation += 1;
         if let Some(grant) = self.grant_index.take() {

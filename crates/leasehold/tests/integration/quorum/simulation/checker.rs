@@ -1,22 +1,23 @@
-//! The properties that must always hold, judged by true time, which no participant of the
-//! simulation knows.
+//! The guarantees, checked by true time, which no node or actor of the simulation knows.
 
 use std::fmt;
 
 use leasehold::internals::logic::fence::{FenceState, admits};
 use leasehold::{Owner, Token};
 
-/// A grant of the lock.
+/// A grant of the lock to an actor. Times are true times in µs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) actor: usize,
+    /// The owner of the claim; a number of its own if the claim has none.
     pub(super) owner: u128,
     pub(super) token: Token,
-    /// When its attempt started, and when it was granted.
+    /// When the attempt began that was granted.
     pub(super) attempt_started: u64,
     pub(super) granted_at: u64,
-    /// Until when it is valid, unless it is released.
+    /// Until when the actor relies on the grant, unless it releases earlier.
     pub(super) valid_until: u64,
+    /// Whether the actor has neither released the lock nor learned that it is lost.
     pub(super) is_unreleased: bool,
 }
 
@@ -27,76 +28,89 @@ impl fmt::Display for Grant {
     }
 }
 
-/// A violated property.
+/// A violated guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Violation {
+    /// Two owners held the lock at the same time.
     TwoHolders,
+    /// A later grant of another owner did not have a higher token.
     TokenOrder,
+    /// Two grants of one owner at the same time had different tokens.
     SharedToken,
+    /// The resource accepted a write of a grant after a write of a later grant.
     Fence,
+    /// After the faults, no actor acquired the lock, or an actor held it for ever.
     Stuck,
+    /// After all releases, a node still had a claim.
     LeftOver,
 }
 
+/// Checks the guarantees of a run, event by event.
 #[derive(Debug, Default)]
 pub(super) struct InvariantChecker {
-    /// The clocks of the nodes keep to the drift. Otherwise the judge checks only what needs no
-    /// clock.
+    /// Whether the nodes' clocks keep to the drift. If not, only the guarantees that need no clock
+    /// are checked.
     clocks_within_drift: bool,
     pub(super) grants: Vec<Grant>,
+    /// What the resource has seen.
     fence_state: FenceState,
-    /// The grants whose writes the resource accepted.
+    /// The grants whose writes the resource accepted, by their index in `grants`.
     accepted: Vec<usize>,
+    /// How many grants had the token of another live grant of the same owner.
     pub(super) shared_tokens: usize,
+    /// How many writes the resource refused.
     pub(super) refused_writes: usize,
     pub(super) violations: Vec<(Violation, String)>,
 }
 
 impl InvariantChecker {
-    pub(super) fn new(clocks_hold: bool) -> Self {
-        Self { clocks_within_drift: clocks_hold, ..Self::default() }
+    pub(super) fn new(clocks_within_drift: bool) -> Self {
+        Self { clocks_within_drift, ..Self::default() }
     }
 
-    fn report_violation(&mut self, breach: Violation, description: String) {
-        self.violations.push((breach, description));
+    fn report_violation(&mut self, violation: Violation, description: String) {
+        self.violations.push((violation, description));
     }
 
-    /// An actor acquired the lock. Returns the index of the grant.
+    /// Checks a grant against all earlier ones, and stores it. Returns its index.
     pub(super) fn record_grant(&mut self, grant: Grant) -> usize {
-        let mut blames = Vec::new();
+        let mut violations = Vec::new();
         for other in &self.grants {
-            let beside = other.is_unreleased && other.valid_until > grant.granted_at;
+            let is_live = other.is_unreleased && other.valid_until > grant.granted_at;
             if other.owner == grant.owner {
-                if beside && self.clocks_within_drift && other.token != grant.token {
-                    blames.push((Violation::SharedToken, format!("{grant}; beside {other}")));
+                if is_live && self.clocks_within_drift && other.token != grant.token {
+                    violations.push((Violation::SharedToken, format!("{grant}; beside {other}")));
                 }
-                self.shared_tokens += usize::from(beside && other.token == grant.token);
+                self.shared_tokens += usize::from(is_live && other.token == grant.token);
                 continue;
             }
-            if beside && self.clocks_within_drift {
-                blames.push((Violation::TwoHolders, format!("{grant}; beside {other}")));
+            if is_live && self.clocks_within_drift {
+                violations.push((Violation::TwoHolders, format!("{grant}; beside {other}")));
             }
-            // If clocks jump, two overlapping attempts may have any order; their tokens differ all
-            // the same.
-            let later = self.clocks_within_drift || grant.attempt_started > other.granted_at;
-            if grant.token == other.token || later && grant.token < other.token {
-                blames.push((Violation::TokenOrder, format!("{grant}; after {other}")));
+            // If clocks jump, the tokens of two overlapping attempts may have any order, but must
+            // differ.
+            let is_later = self.clocks_within_drift || grant.attempt_started > other.granted_at;
+            if grant.token == other.token || is_later && grant.token < other.token {
+                violations.push((Violation::TokenOrder, format!("{grant}; after {other}")));
             }
         }
-        self.violations.extend(blames);
+        self.violations.extend(violations);
         self.grants.push(grant);
         self.grants.len() - 1
     }
 
+    /// Stores that a grant was extended by a renewal.
     pub(super) fn record_extension(&mut self, grant: usize, until: u64) {
         self.grants[grant].valid_until = until;
     }
 
+    /// Stores that an actor released a grant, or learned that it is lost.
     pub(super) fn record_end(&mut self, grant: usize) {
         self.grants[grant].is_unreleased = false;
     }
 
-    /// An actor writes to the resource, perhaps long after its grant ended.
+    /// Lets the resource accept or refuse a write with the token of a grant, which may have ended
+    /// long ago. Returns whether it accepts.
     pub(super) fn check_write(&mut self, grant: usize) -> bool {
         let Grant { token, owner, .. } = self.grants[grant];
         let owner = Some(Owner::from_bits(owner));

@@ -1,4 +1,4 @@
-//! The plan of a run: the number of participants, and the faults.
+//! The plan of a run: the number of nodes and actors, and the faults.
 
 use std::time::Duration;
 
@@ -7,45 +7,53 @@ use leasehold::internals::logic::lease::Drift;
 use super::rng::Rng;
 use crate::quorum::client::LeaseTimes;
 
-/// The data that a node keeps over a restart.
+/// What a node does when it restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
-    /// Everything that it had acknowledged.
+    /// It has kept all data that it acknowledged.
     Durable,
-    /// No data; it cools down.
+    /// It has lost all data, and cools down.
     CoolingDown,
-    /// No data; it continues without a cool-down.
+    /// It has lost all data, and continues without a cool-down.
     EmptyWithoutCoolDown,
 }
 
+/// The plan of a run. Times are in µs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) nodes: usize,
     pub(super) actors: usize,
-    /// How many of the first actors have the same owner.
+    /// How many actors, from the first on, have the same owner; the others have none.
     pub(super) same_owner_actors: usize,
     pub(super) ttl: u64,
+    /// The drift that actors deduct from their leases.
     pub(super) drift: Drift,
     /// How far a clock may deviate from true time, in parts per million, either way.
     pub(super) ppm: u64,
     pub(super) restart: Restart,
-    /// How many restarts, pauses and jumps of clocks happen while faults last.
+    /// The number of restarts of nodes.
     pub(super) restarts: u64,
+    /// The number of pauses of actors.
     pub(super) pauses: u64,
+    /// The number of jumps of nodes' clocks.
     pub(super) jumps: u64,
-    /// Per mille of the messages.
+    /// How many of a thousand messages are lost.
     pub(super) lost_per_mille: u64,
+    /// How many of a thousand messages are sent twice.
     pub(super) doubled_per_mille: u64,
+    /// How many of a thousand messages are late, by up to one and a half TTLs.
     pub(super) late_per_mille: u64,
-    /// Messages take up to a TTL divided by this.
+    /// The longest delay of an ordinary message is the TTL divided by this.
     pub(super) delay_divisor: u64,
-    /// Holders keep the lock until the last moment and do not renew, and others retry all the time.
+    /// Whether holders keep the lock until their lease ends and do not renew, while others retry
+    /// all the time.
     pub(super) hold_to_the_end: bool,
-    /// How long faults happen.
+    /// Until when faults happen.
     pub(super) fault_time: u64,
 }
 
 impl Plan {
+    /// A random plan.
     pub(super) fn random(random: &mut Rng) -> Self {
         let ttl = random.between(200_000, 2_000_000);
         let actors = random.between(2, 6) as usize;
@@ -69,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// The only faults are those of the clocks, and every lease is used to its end.
+    /// Removes all faults but wrong clocks, and makes holders use every lease to its end.
     pub(super) fn keep_only_clock_faults(&mut self) {
         (self.same_owner_actors, self.restarts, self.pauses, self.lost_per_mille, self.late_per_mille) =
             (0, 0, 0, 0, 0);

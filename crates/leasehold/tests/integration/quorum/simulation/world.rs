@@ -1,4 +1,4 @@
-//! The nodes, the network and the time: one event after another.
+//! The simulated world: nodes, network and time, one event after another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,62 +12,41 @@ use super::plan::{Plan, Restart};
 use super::rng::{Rng, SkewedClock};
 use crate::quorum::client::{Answer, Request, handle_request};
 
-/// An event at some time.
+/// An event of the simulation. Times are in µs; actors and nodes are given by their index.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimulatedEvent {
-    Arrives {
-        node: usize,
-        from: usize,
-        request: Request,
-    },
-    Answers {
-        actor: usize,
-        node: usize,
-        attempt: u64,
-        answer: Answer,
-        clock: u64,
-    },
-    /// An actor stops waiting for a node.
-    GivesUp {
-        actor: usize,
-        node: usize,
-        attempt: u64,
-        answer: Answer,
-    },
-    /// An actor does something that it planned in this turn.
-    Acts {
-        actor: usize,
-        turn: u64,
-        act: ActorAction,
-    },
-    /// A write reaches the resource.
-    Writes {
-        actor: usize,
-        grant: usize,
-    },
-    Stops {
-        node: usize,
-        lasts: u64,
-    },
-    Restarts {
-        node: usize,
-    },
-    Pauses {
-        actor: usize,
-        lasts: u64,
-    },
-    Jumps {
-        node: usize,
-        by: i64,
-    },
+    /// A message of actor `from` arrives at a node.
+    Arrives { node: usize, from: usize, request: Request },
+    /// A node's answer arrives at an actor, with the time that the node's clock showed.
+    Answers { actor: usize, node: usize, attempt: u64, answer: Answer, clock: u64 },
+    /// An actor stops waiting for a node; `answer` says that there was no response.
+    GivesUp { actor: usize, node: usize, attempt: u64, answer: Answer },
+    /// An actor does what it scheduled; `turn` is the actor's generation at that time.
+    Acts { actor: usize, turn: u64, act: ActorAction },
+    /// An actor's write reaches the resource, with the token of this grant.
+    Writes { actor: usize, grant: usize },
+    /// A node stops for this time.
+    Stops { node: usize, lasts: u64 },
+    /// A node that has stopped starts again.
+    Restarts { node: usize },
+    /// An actor handles no events for this time.
+    Pauses { actor: usize, lasts: u64 },
+    /// A node's clock jumps by this time.
+    Jumps { node: usize, by: i64 },
 }
 
+/// What an actor schedules for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActorAction {
+    /// Begin an attempt.
     Start,
+    /// Renew the lease.
     Renew,
+    /// Write to the resource.
     WriteResource,
+    /// Check whether the lease has ended.
     Expire,
+    /// Release the lock.
     Finish,
 }
 
@@ -82,15 +61,20 @@ pub(super) struct Node {
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) rng: Rng,
+    /// The true time, in µs.
     pub(super) now: u64,
-    /// Time and number of each event; `events_by_number` has the events by number.
+    /// The time and the number of each scheduled event; `events_by_number` has the events.
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events_by_number: std::collections::HashMap<u64, SimulatedEvent>,
+    /// How many events were scheduled.
     count: u64,
     pub(super) nodes: Vec<Node>,
     pub(super) checker: InvariantChecker,
+    /// Whether no more faults happen.
     pub(super) is_fault_free: bool,
+    /// The events, one per line; `None`: no log was requested.
     pub(super) log: Option<Vec<String>>,
+    /// How many events have happened.
     pub(super) events: u64,
 }
 
@@ -123,6 +107,7 @@ impl World {
         world
     }
 
+    /// Schedules the plan's restarts, pauses and jumps at random times.
     fn schedule_faults(&mut self) {
         let Plan { nodes, actors, ttl, fault_time: duration, restarts, pauses, jumps, .. } = self.plan;
         for _ in 0..restarts {
@@ -142,6 +127,7 @@ impl World {
         }
     }
 
+    /// Adds a line to the log, if one was requested.
     pub(super) fn log_line(&mut self, event: impl FnOnce() -> String) {
         let now = self.now;
         if let Some(log) = &mut self.log {
@@ -149,17 +135,20 @@ impl World {
         }
     }
 
+    /// Schedules an event at this true time, or now if that has passed.
     pub(super) fn schedule_at(&mut self, time: u64, event: SimulatedEvent) {
         self.count += 1;
         self.events_by_number.insert(self.count, event);
         self.queue.push(Reverse((time.max(self.now), self.count)));
     }
 
+    /// Schedules an event after this time.
     pub(super) fn schedule_after(&mut self, time: u64, event: SimulatedEvent) {
         self.schedule_at(self.now + time, event);
     }
 
-    /// The next event before `end`.
+    /// Advances the time to the next event before `end`, and returns it. `None`: there is none, and
+    /// the time is `end`.
     pub(super) fn next_event(&mut self, end: u64) -> Option<SimulatedEvent> {
         if self.queue.peek().is_none_or(|Reverse((time, _))| *time >= end) {
             self.now = end;
@@ -184,7 +173,7 @@ impl World {
         Some(usual + long.unwrap_or_default())
     }
 
-    /// Sends a message, which arrives never, once or twice.
+    /// Sends a message, given by its arrival, which happens never, once or twice.
     fn send_message(&mut self, event: SimulatedEvent) {
         let copies = 1 + u64::from(!self.is_fault_free && self.rng.happens(self.plan.doubled_per_mille));
         for _ in 0..copies {
@@ -194,13 +183,14 @@ impl World {
         }
     }
 
+    /// Sends the requests of actor `from`, each to its node.
     pub(super) fn send(&mut self, from: usize, sends: Vec<(usize, Request)>) {
         for (node, request) in sends {
             self.send_message(SimulatedEvent::Arrives { node, from, request });
         }
     }
 
-    /// Handles the events of the nodes.
+    /// Handles an event of a node; ignores other events, and faults once they are over.
     pub(super) fn node_step(&mut self, event: SimulatedEvent) {
         match event {
             SimulatedEvent::Arrives { node, from, request } if self.nodes[node].is_up => {
@@ -244,14 +234,15 @@ impl World {
         }
     }
 
-    /// Writes to the resource, some time after the writer checked that it holds the lock.
+    /// Sends an actor's write to the resource, which arrives some time after the actor checked that
+    /// it holds the lock, or never.
     pub(super) fn write_resource(&mut self, actor: usize, grant: usize) {
         if let Some(delay) = self.message_delay() {
             self.schedule_after(delay, SimulatedEvent::Writes { actor, grant });
         }
     }
 
-    /// Whether a node would grant to a new client.
+    /// Whether a node would admit a new claim now: it has no other claim.
     pub(super) fn would_grant(&self, node: usize, new_client: &Actor) -> bool {
         let mut copy = self.nodes[node].acceptor.clone();
         let request = new_client.probe_request(ClaimId::from_bits(u128::MAX));
@@ -265,7 +256,7 @@ impl World {
     }
 }
 
-/// The rate of a clock that deviates by up to `ppm`.
+/// A random rate of a clock that deviates by up to `ppm` parts per million.
 pub(super) fn rate(random: &mut Rng, ppm: u64) -> u64 {
     1_000_000 - ppm + random.between(0, 2 * ppm + 1)
 }
