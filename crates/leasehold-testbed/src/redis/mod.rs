@@ -25,7 +25,6 @@ pub use independent_servers::IndependentServers;
 pub use replica::{Replica, replica_of};
 pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelSet;
-pub use tls::{TlsRedis, TlsSettings};
 
 use crate::{
     Result, Server, WallClock, clock,

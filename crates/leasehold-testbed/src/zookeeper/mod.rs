@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use ensemble::Ensemble;
 pub use four_letter_words::{Role, monitor_values, role, send_word};
 pub use server_spec::classpath;
-pub use tls::{TlsSettings, TlsZooKeeper};
+pub use tls::plain_addr;
 
 use crate::{Result, Server};
 

@@ -6,7 +6,8 @@ use std::{fs, io, path::Path, sync::Arc};
 
 use leasehold_testbed::{
     Data,
-    redis::{Redis, Reply, RespClient, TlsRedis},
+    redis::{Redis, Reply, RespClient},
+    tls::TlsServer,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,7 +23,7 @@ use tokio_rustls::{
 };
 
 /// Says PING to `host` over TLS, trusting only `ca`, and gives what comes back.
-async fn ping_over_tls(redis: &TlsRedis, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
+async fn ping_over_tls(redis: &TlsServer, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
     let mut trusted = RootCertStore::empty();
     trusted.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -4,14 +4,15 @@ use std::{fs, path::Path};
 
 use leasehold_testbed::{
     Data,
-    mariadb::{self, MariaDb, TlsMariaDb},
+    mariadb::{self, MariaDb},
+    tls::TlsServer,
 };
 use mysql_async::{ClientIdentity, Conn, SslOpts, prelude::Queryable};
 
 use super::options;
 
 /// How the connection is encrypted, as the server sees it.
-async fn connection_cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
+async fn connection_cipher(mariadb: &TlsServer, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
     // The client library asks for the process's own; whoever was first stays.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let mut tls = SslOpts::default().with_disable_built_in_roots(true).with_root_certs(vec![ca.to_owned().into()]);

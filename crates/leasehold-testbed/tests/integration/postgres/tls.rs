@@ -4,7 +4,8 @@ use std::{error::Error, fs, path::Path, sync::Arc};
 
 use leasehold_testbed::{
     Data,
-    postgres::{self, Postgres, TlsPostgres},
+    postgres::{self, Postgres},
+    tls::TlsServer,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -26,7 +27,7 @@ const TLS_ACCEPTED: u8 = b'S';
 
 /// Whether the connection is encrypted, as the server sees it; the client trusts only `ca`.
 async fn is_encrypted(
-    postgres: &TlsPostgres,
+    postgres: &TlsServer,
     host: &str,
     ca: &Path,
     with_certificate: bool,
