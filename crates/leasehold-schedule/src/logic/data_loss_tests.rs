@@ -14,10 +14,10 @@ const RETRY: Policy = Policy { crash: Crash::Retry { attempts: 3 }, ..ONCE };
 
 fn input<'a>(policy: &'a Policy, run: (&'a str, i64), now: i64, token: u64) -> DecisionInput<'a> {
     let now = u64::try_from(now).unwrap() * 1000;
-    let (schedule, timetable, run) = (NAME, &MINUTELY, Some(run));
+    let (schedule, ticks, run) = (NAME, &MINUTELY, Some(run));
     DecisionInput {
         schedule,
-        ticks: timetable,
+        ticks,
         policy,
         since: 0,
         seen: None,

@@ -13,10 +13,10 @@ const PLAIN: Policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, o
 
 fn input<'a>(policy: &'a Policy, now: i64, token: u64) -> DecisionInput<'a> {
     let now = u64::try_from(now).unwrap() * 1000;
-    let (schedule, timetable) = (NAME, &MINUTELY);
+    let (schedule, ticks) = (NAME, &MINUTELY);
     DecisionInput {
         schedule,
-        ticks: timetable,
+        ticks,
         policy,
         since: 0,
         seen: None,

@@ -76,17 +76,17 @@ pub enum Overlap {
 /// The policies of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// See [`Crash`].
+    /// What happens to a run whose holder died.
     pub crash: Crash,
-    /// See [`Missed`].
+    /// What happens to ticks that no node ran in time.
     pub missed: Missed,
-    /// See [`Overlap`].
+    /// What happens to ticks that come due during a run.
     pub overlap: Overlap,
     /// How many seconds late a tick may be and still count as in time.
     pub grace: i64,
 }
 
-/// The maximum number of past ticks that are judged, and of queued ticks.
+/// The maximum number of past ticks that one decision judges, and of queued ticks in a record.
 pub const MAX_TICKS: usize = 1000;
 
 /// The maximum number of concurrent runs: the record lists each of them and has at most 64 KiB.
