@@ -5,7 +5,8 @@
 pub struct Row {
     /// The value, as reads return it.
     pub value: Vec<u8>,
-    /// The row's version: a value with a lower version than a known one is rejected.
+    /// The row's version: a row with a lower version than a known one is rejected. `None`: rows
+    /// have no versions.
     pub version: Option<u64>,
 }
 

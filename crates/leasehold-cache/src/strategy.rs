@@ -26,12 +26,12 @@ use crate::logic::Data;
 use leasehold::Locks;
 use leasehold::Token;
 
-/// The result of a source or a strategy.
+/// The result of a database or a strategy.
 pub type StrategyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
 
 /// The database, as a strategy sees it.
 pub trait Database: Send + Sync {
-    /// Reads the row.
+    /// Reads the row; `None` if it does not exist.
     fn load<'a>(&'a self, key: &'a str) -> StrategyFuture<'a, Option<Row>>;
     /// Writes the row and commits. The token is that of the writer's lock, if it has one: reject
     /// tokens lower than one seen before.
@@ -40,7 +40,7 @@ pub trait Database: Send + Sync {
 
 /// A strategy to keep a cache beside a database.
 pub trait Strategy: Send + Sync {
-    /// The name of the strategy.
+    /// The name of the strategy in reports.
     fn name(&self) -> &'static str;
     /// Reads through the cache.
     fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data>;
@@ -69,12 +69,14 @@ impl CacheAside {
         self.store.delete(key).await.map_err(CacheError::unavailable)
     }
 
+    /// Reads the database, and stores the row in the cache.
     async fn load(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         let Some(row) = source.load(key).await? else { return Ok(None) };
         self.store.put(key, row.value.clone(), self.ttl).await.map_err(CacheError::unavailable)?;
         Ok(Some(row.value))
     }
 
+    /// Reads the cache; on a miss, reads the database and stores the row in the cache.
     async fn read_aside(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         match self.get(key).await? {
             Some(data) => Ok(Some(data)),
@@ -83,7 +85,7 @@ impl CacheAside {
     }
 }
 
-/// Values only expire.
+/// Writes do not touch the cache: its values only expire.
 #[derive(Clone, Debug)]
 pub struct TtlOnly(pub CacheAside);
 
@@ -146,9 +148,9 @@ impl Strategy for DeleteAfter {
 /// Delete, commit, and delete again in the background after a delay.
 #[derive(Clone, Debug)]
 pub struct DelayedDoubleDelete {
-    /// The cached values.
+    /// The store and the TTL of the cached values.
     pub cache: CacheAside,
-    /// The delay of the second delete.
+    /// The time from the commit to the second delete.
     pub delay: Duration,
 }
 
@@ -180,9 +182,9 @@ impl Strategy for DelayedDoubleDelete {
 /// its token.
 #[derive(Clone, Debug)]
 pub struct LockProtected {
-    /// The cached values.
+    /// The store and the TTL of the cached values.
     pub cache: CacheAside,
-    /// The locks.
+    /// Where the locks are held.
     pub locks: Locks,
 }
 
@@ -247,9 +249,9 @@ impl Strategy for InvalidateAfterCommit {
 /// the database can check.
 #[derive(Clone, Debug)]
 pub struct WriteThrough {
-    /// The cache.
+    /// The cache that is read and written through.
     pub cache: ReadThrough,
-    /// The locks.
+    /// Where the locks are held.
     pub locks: Locks,
 }
 
