@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestMode {
-    /// Exclusive.
+    /// A mutex or a write lock.
     Exclusive,
-    /// Shared with others.
+    /// A read lock.
     Shared,
-    /// A number of permits, and the limit.
+    /// Permits of a semaphore, and the semaphore's limit.
     Permits(u32, u32),
 }
 
@@ -36,11 +36,11 @@ pub struct LockRequest {
     pub name: String,
     /// The lock mode.
     pub mode: RequestMode,
-    /// The owner's name, if any.
+    /// The owner's name; `None` for a claim without an owner.
     pub owner: Option<String>,
     /// The timeout in milliseconds; 0 is a try, and `None` is unlimited.
     pub wait_ms: Option<u64>,
-    /// The description that others see.
+    /// The description of the holder that other clients see.
     pub describe: String,
     /// Whether to retry while the engine does not answer in time, for a TTL that is short for a
     /// slow machine.
@@ -61,7 +61,8 @@ impl LockRequest {
         }
     }
 
-    /// The same, retrying while the engine does not answer in time.
+    /// Acquires a lock exclusively without a timeout, and retries while the engine does not answer
+    /// in time. The guard has the lock's name.
     pub fn exclusive_with_retries(name: &str) -> Self {
         Self { retries_unavailable: true, ..Self::exclusive(name) }
     }
