@@ -80,7 +80,7 @@ impl RawFile {
         Ok(())
     }
 
-    /// Only a lock, without token, holder or queue, as flock(1).
+    /// Locks and unlocks the file as flock(1) does, without token, holder or queue.
     pub(crate) fn bare_flock(&self) -> io::Result<()> {
         flock(&self.0, FlockOperation::LockExclusive)?;
         flock(&self.0, FlockOperation::Unlock)?;

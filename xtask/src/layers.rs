@@ -10,7 +10,8 @@ use crate::TaskResult;
 /// A module, and the modules that it uses. Every entry is one that the code needs.
 type Layer = (&'static str, &'static [&'static str]);
 
-/// From the lowest to the highest. A module uses only modules above it in this list.
+/// The modules from the lowest layer to the highest. A module uses only modules that come before it
+/// in this list.
 const LAYERS: [Layer; 20] = [
     // Values and decisions.
     ("random", &[]),

@@ -42,7 +42,7 @@ struct TestProgram {
 /// their servers.
 #[derive(Clone, Debug)]
 pub(crate) struct TestPart {
-    /// For example `leasehold-conformance suite redis`.
+    /// Crate, test program and module, such as `leasehold-conformance suite redis`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
     pub(crate) folder: PathBuf,

@@ -33,7 +33,7 @@ pub enum CacheError {
     Commit(Cause),
     /// A writer of the key with a higher token came first. This write did not happen.
     Superseded {
-        /// This writer's token.
+        /// The token of the writer that got this error.
         token: Token,
         /// The token of the writer that came first, which is higher.
         newest: Token,

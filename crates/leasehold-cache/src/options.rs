@@ -26,11 +26,11 @@ pub enum Freshness {
 /// What a read does when the store does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutagePolicy {
-    /// It goes to the loader: one load at a time per key and process. The loaded value is never
+    /// The read calls the loader: one load at a time per key and process. The loaded value is never
     /// stale.
     #[default]
     FailOpen,
-    /// It fails.
+    /// The read fails with [`CacheError::Unavailable`](super::CacheError::Unavailable).
     FailClosed,
 }
 

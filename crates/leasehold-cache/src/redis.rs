@@ -27,7 +27,7 @@ pub(crate) struct RedisStore {
     inbox: String,
     /// What the names of all inbox channels begin with.
     channels: String,
-    /// The URL, without secrets.
+    /// The URL of the deployment without passwords, for errors.
     pub(crate) display_url: String,
     pub(crate) wakeups: Arc<Wakeups>,
 }

@@ -12,7 +12,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Reads that got a stale value.
     pub stale: u64,
-    /// Calls of a loader.
+    /// How often a loader was called.
     pub loads: u64,
     /// Reads that waited for another reader's load.
     pub waits: u64,

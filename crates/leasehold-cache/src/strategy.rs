@@ -42,7 +42,8 @@ pub trait Database: Send + Sync {
 pub trait Strategy: Send + Sync {
     /// The name of the strategy in reports.
     fn name(&self) -> &'static str;
-    /// Reads through the cache.
+    /// Reads a key as the strategy does: from the cache or, on a miss, from the database. `None` if
+    /// the row does not exist.
     fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data>;
     /// Writes to the database, and updates the cache as the strategy requires.
     fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()>;
@@ -103,7 +104,7 @@ impl Strategy for TtlOnly {
     }
 }
 
-/// Cache-aside: delete, then commit.
+/// Cache-aside; a write deletes the cached value and then commits.
 #[derive(Clone, Debug)]
 pub struct DeleteFirst(pub CacheAside);
 
@@ -124,7 +125,7 @@ impl Strategy for DeleteFirst {
     }
 }
 
-/// Cache-aside: commit, then delete.
+/// Cache-aside; a write commits and then deletes the cached value.
 #[derive(Clone, Debug)]
 pub struct DeleteAfter(pub CacheAside);
 
@@ -224,7 +225,7 @@ fn read_through<'a>(cache: &'a ReadThrough, source: &'a dyn Database, key: &'a s
     Box::pin(cache.get_or_load(key, move || source.load(key)))
 }
 
-/// Ours: commit, then invalidate.
+/// Leasehold's cache; a write commits and then invalidates the key.
 #[derive(Clone, Debug)]
 pub struct InvalidateAfterCommit(pub ReadThrough);
 
@@ -245,8 +246,8 @@ impl Strategy for InvalidateAfterCommit {
     }
 }
 
-/// Ours: announced, committed and stored in the cache under a lock with the key's name, whose token
-/// the database can check.
+/// Leasehold's cache; a write is announced, committed and stored in the cache under a lock with the
+/// key's name, whose token the database can check.
 #[derive(Clone, Debug)]
 pub struct WriteThrough {
     /// The cache that is read and written through.

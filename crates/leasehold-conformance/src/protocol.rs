@@ -30,7 +30,7 @@ impl From<RequestMode> for Mode {
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRequest {
-    /// The name of the guard in later commands.
+    /// The name by which later commands and reports refer to the acquired guard.
     pub guard: String,
     /// The lock name.
     pub name: String,
@@ -86,9 +86,9 @@ pub enum ActorCommand {
     /// Acquires and releases a lock repeatedly and checks for other visitors. Unless `locked`, it
     /// does so without the lock, until the first overlap.
     Contend { name: String, folder: PathBuf, rounds: u32, locked: bool },
-    /// Writes a record over a version.
+    /// Writes a record if it still has this version.
     Record { name: String, expected_version: u64, value: String },
-    /// Reports its wall clock.
+    /// Makes the actor report its wall clock.
     WallClock,
     /// Ends the process.
     Quit,
@@ -103,13 +103,14 @@ pub enum ActorReport {
     Opened { pid: u32 },
     /// A lock was granted.
     Granted { guard: String, token: u64, at: u64 },
-    /// A lock is not free.
+    /// A lock was not acquired, because it was not free within the timeout.
     Busy { guard: String },
-    /// A call failed.
+    /// A command failed with an error of the library.
     Failed { guard: String, kind: String, message: String },
     /// Whether a guard is held, and when that was checked.
     Held { guard: String, held: bool, at: u64, deadline: u64 },
-    /// A guard was released: `released`, or the reason of its earlier loss.
+    /// A guard was released. `outcome` is `released`, or the reason for which the lock was lost
+    /// before.
     Released { guard: String, outcome: String },
     /// A guard was lost; reported without a command.
     Lost { guard: String, reason: String, at: u64 },

@@ -70,7 +70,7 @@ const FIELDS: [(&str, &str); 6] = [
 ];
 
 impl Cron {
-    /// Parses an expression.
+    /// Parses a cron expression, a nickname or `@every`; the time zone is UTC.
     ///
     /// # Errors
     /// `InvalidOption`, with the wrong field and its allowed values; also for an expression that
@@ -109,7 +109,7 @@ impl Cron {
         &self.text
     }
 
-    /// The zone's name.
+    /// The name of the time zone, such as `Europe/Berlin`.
     pub fn zone(&self) -> &str {
         &self.zone_name
     }

@@ -59,7 +59,7 @@ pub enum JobEvent {
     Superseded {
         /// This node's token.
         token: u64,
-        /// The higher token.
+        /// The higher token of the node that decided meanwhile.
         newer_token: u64,
     },
     /// The engine's clock shows an earlier time than the last decided tick: no tick is due until it
@@ -70,7 +70,7 @@ pub enum JobEvent {
     },
     /// The engine failed; this node tries again.
     EngineFailed {
-        /// The error message.
+        /// The engine's error message.
         error: String,
         /// The pause before the retry.
         retry_in: Duration,

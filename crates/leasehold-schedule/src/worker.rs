@@ -66,7 +66,7 @@ pub(super) struct OnceLimits {
 pub(super) enum Turn {
     /// Start this run, which the record already lists.
     Run(Guard, ActiveRun),
-    /// Read the record again.
+    /// Take another turn, which reads the record again.
     Repeat,
     /// No work is left for this worker.
     Finished,

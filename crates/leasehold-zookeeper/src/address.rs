@@ -8,7 +8,7 @@ const DEFAULT_PORT: u16 = 2181;
 /// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// Its host name, or its IP address without brackets.
+    /// The server's host name, or its IP address without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }

@@ -24,7 +24,7 @@ impl fmt::Debug for SessionId {
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// There is no connection at present.
+    /// There is no connection to a server at present; the client reconnects.
     Disconnected,
     /// A server is connected and responds.
     SyncConnected,

@@ -8,8 +8,8 @@ use crate::types::{EventType, SessionState, WatchedEvent};
 
 /// A watch on one node, which reports one event.
 ///
-/// It survives reconnects: the next server reports what has happened meanwhile. Dropping it removes
-/// the watch, at the server too, unless another watcher of this client needs the same one.
+/// The watch survives reconnects: the next server reports what has happened meanwhile. Dropping it
+/// removes the watch, at the server too, unless another watcher of this client needs the same one.
 #[derive(Debug)]
 pub struct OneshotWatcher {
     event: oneshot::Receiver<WatchedEvent>,

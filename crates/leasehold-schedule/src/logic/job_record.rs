@@ -91,21 +91,22 @@ pub struct ActiveRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TickOutcome {
-    /// It ran and succeeded.
+    /// The tick ran and succeeded.
     Done,
-    /// It ran and reported a failure.
+    /// The tick ran, and its work returned an error.
     Failed,
-    /// Its holder died during the run.
+    /// The node that ran the tick died during the run.
     Crashed,
-    /// Its holder lost the lock during the run, or had to stop, and stopped the run.
+    /// The node lost the job's lock during the run, or had to shut down, and stopped the run.
     Lost,
-    /// It exceeded its maximum time and was stopped.
+    /// The run exceeded the job's maximum time and was stopped.
     TimedOut,
-    /// Another run was in progress.
+    /// The tick did not run, because another run was in progress.
     Overlapped,
-    /// No node ran it in time.
+    /// The tick did not run, because no node was there in time.
     Missed,
-    /// The engine may have lost its outcome: it may have run or not, and is not run (again).
+    /// The engine may have lost the record of the tick: it may have run or not, and is not run
+    /// (again).
     Unknown,
 }
 

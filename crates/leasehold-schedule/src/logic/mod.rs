@@ -35,11 +35,11 @@ pub use self::ticks::{DueTicks, Ticks, due_ticks};
 /// What happens to a run whose holder died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// It is not run again: a tick begins at most once.
+    /// The run is not repeated: a tick begins at most once.
     AtMostOnce,
-    /// It is run again with a higher token, until it has begun this many times.
+    /// Another node runs the tick again with a higher token, until it has begun this many times.
     Retry {
-        /// How many times it may begin in total.
+        /// How many times a tick may begin in total, at least 1.
         attempts: u32,
     },
 }
@@ -47,14 +47,14 @@ pub enum Crash {
 /// What happens to ticks that no node ran in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// They are not run.
+    /// Missed ticks are not run.
     Skip,
     /// One run replaces all of them: the newest missed tick, unless a tick that is in time runs
     /// anyway.
     Once,
-    /// Each is run, in order, but only the newest ones.
+    /// Each missed tick is run, in order, but only the newest ones.
     All {
-        /// The maximum number.
+        /// How many missed ticks are run at most, 1 to 1000.
         limit: u32,
     },
 }
@@ -62,11 +62,11 @@ pub enum Missed {
 /// What happens to ticks that come due during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// They are not run.
+    /// Ticks that come due during a run are not run.
     Skip,
-    /// They run afterwards, one after the other.
+    /// Ticks that come due during a run are run after it, one after the other.
     Queue,
-    /// They run concurrently.
+    /// Ticks that come due during a run are run concurrently.
     Allow {
         /// The maximum number of concurrent runs; at most [`MAX_CONCURRENT_RUNS`].
         max: u32,

@@ -15,14 +15,15 @@ const USERS_FILE: &str = "users.txt";
 /// The default number of server connections: small, so that a third client must wait.
 const POOL_SIZE: usize = 2;
 
-/// When a client returns its server connection to the pool.
+/// At which time a client returns its server connection to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
-    /// When the client disconnects.
+    /// The client keeps its server connection until it disconnects.
     Session,
-    /// At the end of each transaction.
+    /// The client returns its server connection at the end of each transaction.
     Transaction,
-    /// After each statement; transactions of several statements are refused.
+    /// The client returns its server connection after each statement; transactions of several
+    /// statements are refused.
     Statement,
 }
 

@@ -85,7 +85,7 @@ impl ServerSpec for Postgres {
         self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
     }
 
-    /// At SIGTERM it would wait until all clients have disconnected.
+    /// SIGINT: at SIGTERM PostgreSQL would wait until all clients have disconnected.
     fn stop_signal(&self) -> Signal {
         Signal::INT
     }

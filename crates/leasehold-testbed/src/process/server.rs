@@ -13,9 +13,9 @@ const STOP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 /// What a restarted server finds in its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Its own data, as after a reboot.
+    /// The server finds its own data, as after a reboot.
     Keep,
-    /// Empty, as on a new machine.
+    /// The server finds an empty folder, as on a new machine.
     Wipe,
 }
 
