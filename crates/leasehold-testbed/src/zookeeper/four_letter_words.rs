@@ -100,9 +100,9 @@ mod tests {
     #[test]
     fn monitor_values_are_parsed_and_empty_without_a_leader() {
         let values = parse_values("zk_version\t3.8.0-a, built on b\nzk_server_state\tleader\n");
-        assert_eq!(facts.len(), 2);
-        assert_eq!(facts["zk_server_state"], "leader");
-        assert_eq!(facts["zk_version"], "3.8.0-a, built on b");
+        assert_eq!(values.len(), 2);
+        assert_eq!(values["zk_server_state"], "leader");
+        assert_eq!(values["zk_version"], "3.8.0-a, built on b");
         assert!(parse_values(NOT_SERVING).is_empty());
     }
 }

@@ -83,8 +83,8 @@ impl Ensemble {
         if let Some(late) = followers.iter().find(|&&at| !self.network.is_connected_to_leader(at, leader)) {
             return Err(format!("server {late} has not reconnected to server {leader}"));
         }
-        let facts = monitor_values(self.addr(leader)).await.map_err(|error| error.to_string())?;
-        let synced = facts.get("zk_synced_followers").and_then(|count| count.parse::<f64>().ok());
+        let values = monitor_values(self.addr(leader)).await.map_err(|error| error.to_string())?;
+        let synced = values.get("zk_synced_followers").and_then(|count| count.parse::<f64>().ok());
         if synced.is_some_and(|count| count >= followers.len() as f64) {
             Ok(())
         } else {
