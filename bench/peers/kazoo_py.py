@@ -1,8 +1,8 @@
 """The hand-offs of leasehold's ZooKeeper bench on kazoo's Lock.
 
-`kazoo_py.py SERVERS CLIENTS SESSION_MS` opens so many clients, with a thread each (and those that kazoo itself has for each client).
-Told "go", all of them take and give back one lock, again and again, until told "stop"; "tally" only asks. Every word is answered by a
-line of JSON, and so is the start. All threads share one interpreter, as they do in one Python program.
+`kazoo_py.py SERVERS CLIENTS SESSION_MS` opens this many clients, each with its own thread (and with the threads of kazoo itself).
+It reads commands from standard input: after "go", all clients acquire and release one lock repeatedly, until "stop"; "tally" only
+reports. It prints one line of JSON at its start and after each command. All threads share one interpreter, as in any Python program.
 """
 
 import json
@@ -22,7 +22,7 @@ class Turns:
             client.start()
             self.locks.append(client.Lock(PATH, str(index)))
         self.threads, self.stopped = [], False
-        # Written only by the one who holds the lock, as far as it is one.
+        # Written only by the holder of the lock, if the lock excludes others.
         self.hand_offs, self.last = 0, None
 
     def work(self, index):
@@ -45,14 +45,14 @@ class Turns:
     def tally(self):
         pass
 
-    def tell(self):
+    def report(self):
         print(json.dumps({"hand_offs": self.hand_offs}), flush=True)
 
 
 if __name__ == "__main__":
     _, servers, clients, session = sys.argv
     turns = Turns(servers, int(clients), int(session))
-    turns.tell()
+    turns.report()
     for line in sys.stdin:
         {"go": turns.go, "stop": turns.stop, "tally": turns.tally}[line.strip()]()
-        turns.tell()
+        turns.report()

@@ -1,7 +1,8 @@
 """The loads of leasehold's Redis bench on redis-py's Lock, with threads.
 
-`redis_py.py URL LOAD SECONDS` prints one line of JSON; the bench starts it, once for each load, and counts what the server was
-asked meanwhile. The lock is used as its documentation shows: 30 s, waiting as long as it takes, looking every 0.1 s.
+`redis_py.py URL LOAD SECONDS` runs one load and prints one line of JSON. The bench starts it once for each load, and counts the
+requests that the server receives meanwhile. The lock is used as its documentation shows: with a TTL of 30 s, an unlimited wait,
+and a poll every 0.1 s.
 """
 
 import json
@@ -92,7 +93,7 @@ def handover(url, seconds):
         held.acquire()
         waiter = threading.Thread(target=wait)
         waiter.start()
-        # A waiter that looks again and again is met at all points of its pause.
+        # The delays vary, so that a waiter that polls is met at all points of its pause.
         time.sleep(0.02 + len(waits) * 37 % 100 / 1000)
         start = time.monotonic_ns()
         held.release()

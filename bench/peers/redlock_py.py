@@ -1,7 +1,7 @@
 """The cycle of leasehold's Redlock bench on pottery's Redlock.
 
-`redlock_py.py URL...`: for each line on stdin, a count, it takes and gives back one lock that often, and prints one line of JSON.
-Its default settings, of which the pauses between retries do not matter: nobody else wants the lock.
+`redlock_py.py URL...`: for each line on standard input, a number, it acquires and releases one lock that many times, and prints one
+line of JSON. It has pottery's default settings; there is no contention, so its pauses between retries do not matter.
 """
 
 import json

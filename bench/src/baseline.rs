@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clock of the benches.
+/// The machine's monotonic clock, with which the benches measure.
 pub(crate) fn monotonic_now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -45,8 +45,8 @@ impl RawFile {
     }
 
     /// A hand-off with 64 waiters: release with the next waiter's grant, then join the queue again.
-    /// Both read all 64 records. The first writes in an order that survives a crash: the freed
-    /// record, the counter, the granted record.
+    /// Both steps read all 64 records. The first writes in an order that survives a crash: the
+    /// freed record, the counter, the granted record.
     pub(crate) fn hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         let mut step = |writes: &[std::ops::Range<usize>], check: bool| -> io::Result<()> {
@@ -66,8 +66,8 @@ impl RawFile {
         step(std::slice::from_ref(&(1024..1152)), true)
     }
 
-    /// The same hand-off with one write per step and no checks: the cost without protection against
-    /// crashes half-way, removed files, and live clients that seem dead.
+    /// A hand-off with 64 waiters with one write per step and no checks: the cost without
+    /// protection against crashes half-way, removed files, and live clients that seem dead.
     pub(crate) fn unchecked_hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         for write in [960..1280, 1024..1152] {
@@ -80,7 +80,7 @@ impl RawFile {
         Ok(())
     }
 
-    /// Only a lock, without token, holder or queue, as flock(1).
+    /// Locks and unlocks the file as flock(1) does, without token, holder or queue.
     pub(crate) fn bare_flock(&self) -> io::Result<()> {
         flock(&self.0, FlockOperation::LockExclusive)?;
         flock(&self.0, FlockOperation::Unlock)?;

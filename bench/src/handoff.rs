@@ -69,13 +69,14 @@ async fn compare_with_tokio(report: &mut Report, locks: &Locks, name: &str, turn
     Ok(())
 }
 
-/// In memory.
+/// 64 tasks take turns on a lock in memory, compared with tokio's own mutex.
 pub(crate) async fn bench_memory(report: &mut Report, scale: u32) -> BenchResult {
     let locks = Locks::open("memory:").await?;
     compare_with_tokio(report, &locks, "memory: hand-off among 64 tasks", 500 / scale, 10.0).await
 }
 
-/// In a folder, compared with the raw system calls.
+/// 64 tasks take turns on a lock in a folder, compared with tokio's own mutex and with the raw
+/// system calls.
 pub(crate) async fn bench_file(report: &mut Report, scale: u32) -> BenchResult {
     let dir = tempfile::tempdir()?;
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;

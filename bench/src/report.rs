@@ -11,7 +11,8 @@ pub(crate) struct Report {
     missed_targets: Vec<String>,
 }
 
-/// A comparison: its name, leasehold's cost and the baseline's, and the target ratio.
+/// A comparison of times: those of leasehold and of the baseline in each round, and the target: the
+/// maximum ratio of their medians, infinite for none.
 pub(crate) struct Comparison<'a> {
     pub(crate) name: &'a str,
     pub(crate) baseline_name: &'a str,
@@ -20,7 +21,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) max_ratio: f64,
 }
 
-/// A comparison of rates: leasehold's and the baseline's per second, and the target ratio.
+/// A comparison of rates: those of leasehold and of the baseline in each round, and the target: the
+/// minimum ratio of their medians, 0 for none.
 pub(crate) struct RateComparison<'a> {
     pub(crate) name: &'a str,
     pub(crate) unit: &'a str,
@@ -30,7 +32,7 @@ pub(crate) struct RateComparison<'a> {
     pub(crate) min_ratio: f64,
 }
 
-/// The median.
+/// The median of these times; sorts them.
 pub(crate) fn median(values: &mut [Duration]) -> Duration {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
@@ -87,7 +89,7 @@ impl Report {
         }));
     }
 
-    /// Adds a figure with a bound; without one if it is infinite.
+    /// Adds a figure with the target that it is at most `max`; no target if `max` is infinite.
     pub(crate) fn add_figure(&mut self, name: &str, value: f64, unit: &str, max: f64) {
         let aim = max.is_finite().then_some(max);
         let target = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));

@@ -53,7 +53,7 @@ pub(crate) struct Observed {
     pub(crate) loads: u64,
 }
 
-/// The database.
+/// The shop's database of prices, and counts of what the customers saw.
 #[derive(Default)]
 struct Prices {
     prices: [AtomicU64; ARTICLES],
@@ -180,8 +180,8 @@ impl Shop {
         })
     }
 
-    /// This many customers ask at once for a price that is not in the cache. How often is it
-    /// loaded?
+    /// Lets `count` customers read at once a price that is not in the cache. Returns how often it
+    /// was loaded.
     pub(crate) async fn count_loads_of_crowd(&self, count: usize) -> Result<u64, Failure> {
         let (prices, cache) = (Arc::<Prices>::default(), ReadThrough::open(&self.fresh_url()).await?);
         let mut customers = JoinSet::new();

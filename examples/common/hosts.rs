@@ -9,13 +9,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::common::{Arguments, EngineLocation, Failure};
 
-/// The last line of a host.
+/// The last line that a host prints.
 pub(crate) const ENDED_LINE: &str = "ended";
 
-/// The time limit of every event here, on every engine.
+/// The time limit for each report of a host, on every engine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where the locks are, and which host this process plays, if any.
+/// The engine, and the number of the host that this process plays; `None` for the process that
+/// starts the hosts.
 pub(crate) fn options(usage: &'static str) -> Result<(EngineLocation, Option<u32>), Failure> {
     let (mut words, mut host) = (Arguments::new(usage), None);
     while let Some(word) = words.next()? {
@@ -59,7 +60,7 @@ impl HostProcesses {
         Ok(fleet)
     }
 
-    /// The next line of any host, and which host it is.
+    /// Waits for the next line that any host prints; returns the host's number and the line.
     pub(crate) async fn next(&mut self) -> Result<(u32, String), Failure> {
         let report = tokio::time::timeout(TEST_TIMEOUT, self.reports.recv()).await;
         Ok(report.map_err(|_| "no host has reported anything for a minute")?.ok_or("all hosts have ended")?)
@@ -85,7 +86,7 @@ impl HostProcesses {
         Ok(self.host(number)?.child.kill()?)
     }
 
-    /// The process that plays this host.
+    /// The process id of the host with this number.
     pub(crate) fn pid(&mut self, number: u32) -> Result<u32, Failure> {
         Ok(self.host(number)?.child.id())
     }

@@ -62,15 +62,15 @@ impl Arguments {
     }
 }
 
-/// Where the locks are.
+/// The engine that an example uses: its URL, and its temporary folder if it has one.
 pub(crate) struct EngineLocation {
     pub(crate) url: String,
-    /// The temporary folder, removed on drop.
+    /// The temporary folder of the embedded engine, removed on drop; `None` with `--engine`.
     folder: Option<TempDir>,
 }
 
 impl fmt::Display for EngineLocation {
-    /// Without the URL, which may have a password.
+    /// Omits the URL, which may have a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.folder {
             Some(_) => f.write_str("the embedded engine (file:, in a temporary folder)"),

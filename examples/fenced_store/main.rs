@@ -84,7 +84,7 @@ struct StorePair {
     unfenced: Box<dyn Store>,
 }
 
-/// What a holder has read from both.
+/// What a holder has read from the fenced and from the unfenced store.
 type ReadState = (ReadValue, ReadValue);
 
 impl StorePair {
@@ -92,7 +92,8 @@ impl StorePair {
         Ok((self.fenced.read().await?, self.unfenced.read().await?))
     }
 
-    /// Sells this many of the units that were read.
+    /// Subtracts `sold` from the units that were read, and writes the result to both stores.
+    /// Returns the result of the fenced one.
     async fn sell(
         &mut self,
         who: &str,

@@ -19,7 +19,7 @@ pub(crate) struct ReadValue {
     pub(crate) token: Token,
 }
 
-/// A store of one number.
+/// A store of one number: the units in stock.
 pub(crate) trait Store: Send {
     fn name(&self) -> &'static str;
 

@@ -43,7 +43,7 @@ impl Stock for DatabaseStock {
     }
 }
 
-/// One connection to it.
+/// One connection to the database.
 enum DatabaseConnection {
     Mysql(Conn),
     Postgres(Client),
@@ -76,7 +76,7 @@ impl DatabaseConnection {
         }
     }
 
-    /// In an ordinary transaction, which first admits the token if there is one.
+    /// Buys a unit in an ordinary transaction, which first checks the token if there is one.
     async fn buy_in_transaction(&mut self, token: Option<Token>) -> Result<BuyResult, Failure> {
         match self {
             Self::Mysql(conn) => {

@@ -18,7 +18,8 @@ struct Row {
     version: u64,
 }
 
-/// The shelf. A read is one step, and so is a write; both together are not.
+/// The stock in this process. A read is atomic, and so is a write; a read and a write together are
+/// not.
 #[derive(Clone, Default)]
 pub(crate) struct MemoryStock {
     row: Arc<Mutex<Row>>,
@@ -30,7 +31,7 @@ impl MemoryStock {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The content, as it was a moment ago.
+    /// Reads the row; the reply is delayed, so it may be outdated when it arrives.
     async fn read(&self) -> Row {
         let row = *self.row();
         if row.units > 0 {

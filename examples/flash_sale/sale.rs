@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::stock::{BuyResult, Failure, Stock, StockConnection, Technique};
 
-/// The sale.
+/// What is sold, to how many buyers, and where the locks are.
 #[derive(Clone)]
 pub(crate) struct Sale {
     /// Where the locks are.
@@ -61,7 +61,7 @@ impl ConnectionPool {
     }
 }
 
-/// One buyer.
+/// Buys one unit, with the protection of `technique`.
 async fn buy(pool: &ConnectionPool, locks: Option<&Locks>, technique: Technique) -> Result<BuyResult, Failure> {
     let Some(locks) = locks else { return pool.buy(technique, None).await };
     let guard = locks.mutex("flash sale").lock().await?;

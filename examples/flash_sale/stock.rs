@@ -8,7 +8,8 @@ use leasehold::Token;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 pub(crate) type StockFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// Whether there was a unit, and the number of failed tries.
+/// Whether the buyer got a unit, and how many tries failed before, because another buyer was
+/// faster.
 pub(crate) type BuyResult = (bool, u32);
 
 /// One connection to the stock.

@@ -62,7 +62,8 @@ async fn host(url: &str, number: u32) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The two controls, then the wait for the end.
+/// On the first order, runs the job at each tick of the host's own timer, without a lock and with
+/// one. On the second order, or when the orders end, stops the schedule.
 async fn run_controls(
     locks: &Locks,
     number: u32,
@@ -104,7 +105,7 @@ impl SentMessages {
     }
 }
 
-/// What the hosts reported.
+/// The messages that the hosts reported as sent, for each of the three ways.
 #[derive(Default)]
 struct Report {
     timer: SentMessages,

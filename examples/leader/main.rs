@@ -71,7 +71,8 @@ struct Term {
     gap: Option<Duration>,
 }
 
-/// Waits for the next leader; `former` are the deposed leaders, the last one since `since`.
+/// Waits for the next leader. `former`: the numbers of the earlier leaders; `since`: when the last
+/// of them was killed or stepped down.
 async fn wait_for_leader(
     fleet: &mut HostProcesses,
     seen: &Election,

@@ -53,7 +53,7 @@ fn options() -> Result<Options, Failure> {
     Ok(Options { place: words.engine_location()?, workers, slots })
 }
 
-/// The work to limit.
+/// Counts the workers that work at the same time, which the semaphore must limit.
 #[derive(Default)]
 struct LimitedWork {
     running: AtomicU32,
@@ -78,7 +78,7 @@ struct WorkerTimes {
     token: Option<u64>,
 }
 
-/// All workers work; with a semaphore, if there is one for each.
+/// Lets all workers work; under a semaphore with `slots` permits if there is a `url`.
 async fn run_workers(
     work: &Arc<LimitedWork>,
     workers: u32,

@@ -24,7 +24,7 @@ pub(crate) struct ServerDataFolder {
 impl ServerDataFolder {
     pub(crate) fn new() -> Self {
         let folder = Path::new(MEMORY_FILE_SYSTEM).join(format!("leasehold-tests-{}", std::process::id()));
-        // Some servers run as other users.
+        // Servers that run as another user must be able to enter the folder.
         let made =
             || fs::create_dir(&folder).and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o1777)));
         let fits = available_kib(Path::new(MEMORY_FILE_SYSTEM)).is_some_and(|room| room >= MIN_FREE_KIB);

@@ -10,7 +10,8 @@ use crate::TaskResult;
 /// A module, and the modules that it uses. Every entry is one that the code needs.
 type Layer = (&'static str, &'static [&'static str]);
 
-/// From the lowest to the highest. A module uses only modules above it in this list.
+/// The modules from the lowest layer to the highest. A module uses only modules that come before it
+/// in this list.
 const LAYERS: [Layer; 20] = [
     // Values and decisions.
     ("random", &[]),
@@ -118,7 +119,7 @@ fn rust_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// `engine/redis/mod.rs` is `engine::redis`.
+/// The module that a file is: `engine::redis` for `engine/redis/mod.rs`.
 fn module_path(file: &Path) -> Vec<String> {
     let parts = file.with_extension("");
     let parts = parts.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
@@ -142,7 +143,8 @@ fn layer_of(path: &[String]) -> String {
     }
 }
 
-/// All paths of the crate in a file's code, as full paths. Comments and tests are left out.
+/// The paths of the crate's own items that a file's code uses, from the crate's root. Comments and
+/// tests are left out.
 fn used_paths(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let code = text.split("\nmod tests {").next().unwrap_or_default();
     let is_comment = |line: &&str| line.trim_start().starts_with("//");
@@ -172,7 +174,7 @@ fn used_paths(text: &str, module: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// The paths of `a::{b, c::d}` below `base`.
+/// Adds the paths of a `use` such as `a::{b, c::d}` to `found`, each below `base`.
 fn expand(base: &[String], text: &str, found: &mut Vec<Vec<String>>) {
     let mut path = base.to_vec();
     let mut rest = text;
@@ -195,7 +197,7 @@ fn expand(base: &[String], text: &str, found: &mut Vec<Vec<String>>) {
     found.push(path);
 }
 
-/// What stands between commas, up to the brace that closes the group.
+/// The items of a `use` group, split at its commas, up to the brace that closes the group.
 fn items_of_group(group: &str) -> Vec<&str> {
     let (mut items, mut depth, mut start) = (Vec::new(), 0_usize, 0);
     for (at, c) in group.char_indices() {

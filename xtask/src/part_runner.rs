@@ -30,30 +30,30 @@ const NO_RESULT: &str = "no result";
 struct PartLoad {
     /// How many of its tests run at once.
     threads: usize,
-    /// Its approximate duration in seconds: long parts start first.
+    /// How many seconds the part takes, roughly: long parts start first.
     seconds: u32,
 }
 
 fn part_load(part: &TestPart) -> PartLoad {
     let words: Vec<&str> = part.name.split(' ').collect();
-    let weight = |threads, seconds| PartLoad { threads, seconds };
+    let load = |threads, seconds| PartLoad { threads, seconds };
     match words[..] {
         [_, "unit", ..] | [_, _, "quorum" | "check" | "virtual" | "library" | "model"] => {
             // CPU-only tests: one core is enough, and tests that wait for servers use the other.
-            weight(1, 60)
+            load(1, 60)
         }
         // Histories limit themselves to two at a time, each with five processes.
-        [_, "histories", ..] => weight(MAX_CONCURRENT_TESTS, 3000),
-        [_, _, "smoke"] => weight(4, 90),
-        [_, "suite", "zookeeper" | "redlock" | "mysql" | "postgres" | "redis_cluster"] => weight(4, 60),
-        [_, "suite", _] => weight(3, 40),
-        [_, _, "fleet"] => weight(4, 60),
-        [_, "servers", _] => weight(3, 40),
-        _ => weight(3, 20),
+        [_, "histories", ..] => load(MAX_CONCURRENT_TESTS, 3000),
+        [_, _, "smoke"] => load(4, 90),
+        [_, "suite", "zookeeper" | "redlock" | "mysql" | "postgres" | "redis_cluster"] => load(4, 60),
+        [_, "suite", _] => load(3, 40),
+        [_, _, "fleet"] => load(4, 60),
+        [_, "servers", _] => load(3, 40),
+        _ => load(3, 20),
     }
 }
 
-/// The time limit of a run.
+/// Which tests run, and how long each part may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Gate,
@@ -66,14 +66,15 @@ pub(crate) struct PartFailure {
     log: String,
 }
 
-/// The result of a part.
+/// How a part of the tests ended.
 pub(crate) struct PartOutcome {
     pub(crate) name: String,
     pub(crate) duration: Duration,
     pub(crate) failure: Option<PartFailure>,
 }
 
-/// Prints the failures last, where readers look for them.
+/// Prints the output of all failed parts, last, where readers look for it; an error if there are
+/// any.
 pub(crate) fn report_failures(failed: &[PartFailure]) -> crate::TaskResult {
     if failed.is_empty() {
         return Ok(());
@@ -121,11 +122,11 @@ impl PartRunner {
         let (capacity, freed) = (Mutex::new(MAX_CONCURRENT_TESTS), Condvar::new());
         let outcomes = Mutex::new(Vec::new());
         let work = || {
-            while let Some((part, weight)) = take_next_part(&queue, &capacity, &freed) {
-                let outcome = self.run_part(&part, &weight);
+            while let Some((part, load)) = take_next_part(&queue, &capacity, &freed) {
+                let outcome = self.run_part(&part, &load);
                 on_outcome(&outcome);
                 lock(&outcomes).push(outcome);
-                *lock(&capacity) += weight.threads.min(MAX_CONCURRENT_TESTS);
+                *lock(&capacity) += load.threads.min(MAX_CONCURRENT_TESTS);
                 freed.notify_all();
             }
         };
@@ -134,7 +135,7 @@ impl PartRunner {
     }
 
     /// Runs one part to its end.
-    fn run_part(&self, part: &TestPart, weight: &PartLoad) -> PartOutcome {
+    fn run_part(&self, part: &TestPart, load: &PartLoad) -> PartOutcome {
         let name = &part.name;
         data_folder::remove_stale_clock_files();
         let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
@@ -145,7 +146,7 @@ impl PartRunner {
             let mut command = Command::new("env");
             let limit = if self.tier == Tier::Gate { GATE_LIMIT } else { NIGHTLY_LIMIT };
             command.args(["--default-signal=INT,QUIT", "timeout", "--kill-after=10s", limit]);
-            command.arg(&part.executable).args(["--test-threads", &weight.threads.to_string()]);
+            command.arg(&part.executable).args(["--test-threads", &load.threads.to_string()]);
             if !part.tests.is_empty() {
                 command.arg("--exact").args(&part.tests);
             }
@@ -193,9 +194,9 @@ fn take_next_part(
         if let Some(at) = queue.iter().position(fits)
             && let Some(part) = queue.remove(at)
         {
-            let weight = part_load(&part);
-            *free -= weight.threads.min(MAX_CONCURRENT_TESTS);
-            return Some((part, weight));
+            let load = part_load(&part);
+            *free -= load.threads.min(MAX_CONCURRENT_TESTS);
+            return Some((part, load));
         }
         drop(queue);
         free = slot_freed.wait(free).unwrap_or_else(PoisonError::into_inner);

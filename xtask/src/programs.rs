@@ -38,10 +38,11 @@ struct TestProgram {
     folder: PathBuf,
 }
 
-/// Some tests of one program, run in one process: the tests of a module share their servers.
+/// A part of the tests: some tests of one program, run in one process. The tests of a module share
+/// their servers.
 #[derive(Clone, Debug)]
 pub(crate) struct TestPart {
-    /// For example `leasehold-conformance suite redis`.
+    /// Crate, test program and module, such as `leasehold-conformance suite redis`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
     pub(crate) folder: PathBuf,

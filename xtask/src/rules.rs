@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskResult;
 
-/// What is in a function whose clock stands still unless the test advances it.
+/// Code that shows that a function's clock stands still unless the test advances it.
 const STILL: [&str; 3] = ["start_paused", "ManualClock::new()", "advance_in_steps(&"];
 
-/// The bound of all waits, which only a test that hangs reaches.
+/// The name of the time limit of all waits, which only a test that hangs reaches.
 const BOUND: &str = "TEST_TIMEOUT";
 
-/// How code asks for the time since a moment, with the moment as its argument.
+/// The call that returns the time since an instant, which is its argument.
 const SINCE: &str = "duration_since(";
 
 /// In virtual time every duration is exact, so the tests in these folders may assert durations.
@@ -41,7 +41,7 @@ fn test_sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// Fails if any assertion bounds how long something took; lists them all.
 pub(crate) fn check_time_assertions(root: &Path) -> TaskResult {
     let mut found = Vec::new();
-    // A word that the tree no longer has makes the check blind.
+    // If the code no longer has one of these words, the check finds nothing and must be updated.
     let mut unseen = [&STILL[..], &[BOUND, SINCE], &VIRTUAL_TIME].concat();
     for path in test_sources(root)? {
         let text = fs::read_to_string(&path)?;
@@ -94,8 +94,8 @@ fn find_timed_assertions(text: &str) -> Vec<(usize, String)> {
     found.iter().map(|(at, code)| (line(*at), code.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
 }
 
-/// All functions with their attributes, as rustfmt writes them: each ends at a brace below its first
-/// line.
+/// All functions with their attributes, as rustfmt writes them: each ends at a brace below its
+/// first line.
 fn functions(text: &str) -> Vec<Range<usize>> {
     let (mut found, mut at, mut attributes) = (Vec::new(), 0, None);
     for line in text.split_inclusive('\n') {
@@ -148,8 +148,8 @@ fn is_reduced_bound(before: &str, condition: &str) -> bool {
 }
 
 /// Time-limited checks, `if x.elapsed() > … { Ok(…) } else { Err(…) }`, and assertions in other
-/// words, `if x.elapsed() > … { panic!(…) }`: they hold only on a fast machine. The one bound of all
-/// waits is no such limit.
+/// words, `if x.elapsed() > … { panic!(…) }`: they hold only on a fast machine. The one bound of
+/// all waits is no such limit.
 fn limited(text: &str, is_time: impl Fn(usize, &str) -> bool) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("if ") {
@@ -166,7 +166,8 @@ fn limited(text: &str, is_time: impl Fn(usize, &str) -> bool) -> Vec<(usize, &st
     found
 }
 
-/// The names bound by `let NAME = ….elapsed()…;` or `let NAME = ….duration_since(…)…;`, and their positions.
+/// The names bound by `let NAME = ….elapsed()…;` or `let NAME = ….duration_since(…)…;`, and their
+/// positions.
 fn elapsed_bindings(text: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in text.match_indices("let ") {
@@ -209,6 +210,7 @@ fn assertion_condition(body: &str) -> &str {
     body.split('"').next().unwrap_or(body)
 }
 
+/// Whether `text` contains `word` as a whole word.
 fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|part| part == word)
 }

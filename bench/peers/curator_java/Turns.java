@@ -9,8 +9,9 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 /**
  * The hand-offs of leasehold's ZooKeeper bench on Curator's InterProcessMutex.
  *
- * <p>{@code Turns SERVERS CLIENTS SESSION_MS} opens so many clients, with a thread each. Told "go", all of them take and give back one
- * lock, again and again, until told "stop"; "tally" only asks. Every word is answered by a line of JSON, and so is the start.
+ * <p>{@code Turns SERVERS CLIENTS SESSION_MS} opens this many clients, each with its own thread. It reads commands from standard
+ * input: after "go", all clients acquire and release one lock repeatedly, until "stop"; "tally" only reports. It prints one line of
+ * JSON at its start and after each command.
  */
 final class Turns {
     private static final String PATH = "/curator/contest";
@@ -18,7 +19,7 @@ final class Turns {
     private final List<InterProcessMutex> locks = new ArrayList<>();
     private final List<Thread> threads = new ArrayList<>();
     private volatile boolean stopped;
-    // Written only by the one who holds the lock, as far as it is one.
+    // Written only by the holder of the lock, if the lock excludes others.
     private volatile long handOffs;
     private volatile int last = -1;
 
@@ -67,14 +68,14 @@ final class Turns {
         threads.clear();
     }
 
-    private void tell() {
+    private void report() {
         System.out.println("{\"hand_offs\": " + handOffs + "}");
         System.out.flush();
     }
 
     public static void main(String[] arguments) throws Exception {
         Turns all = new Turns(arguments[0], Integer.parseInt(arguments[1]), Integer.parseInt(arguments[2]));
-        all.tell();
+        all.report();
         Scanner words = new Scanner(System.in);
         while (words.hasNext()) {
             String word = words.next();
@@ -83,7 +84,7 @@ final class Turns {
             } else if (word.equals("stop")) {
                 all.stop();
             }
-            all.tell();
+            all.report();
         }
         System.exit(0);
     }

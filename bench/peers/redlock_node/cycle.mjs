@@ -1,12 +1,12 @@
 // The cycle of leasehold's Redlock bench on npm's redlock with ioredis.
 //
-// `cycle.mjs URL...`: for each line on stdin, a count, it takes and gives back one lock that often, and prints one line of JSON.
-// Its default settings, of which the pauses between retries do not matter: nobody else wants the lock.
+// `cycle.mjs URL...`: for each line on standard input, a number, it acquires and releases one lock that many times, and prints one
+// line of JSON. It has redlock's default settings; there is no contention, so its pauses between retries do not matter.
 
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
-// Asked for in the folder where it was installed, which is the one that this is started in.
+// The packages are installed in the folder in which this script is started.
 const require = createRequire(`${process.cwd()}/`);
 const { default: Redis } = require("ioredis");
 const { default: Redlock } = require("redlock");

@@ -1,4 +1,5 @@
-//! The loads. Each is bounded by time, because some peers take a hundred times longer than others; only `cycles` is told how many.
+//! The loads. Each runs for a given time, because some peers take a hundred times longer than
+//! others; only `cycles` runs a given number of cycles.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::{Oops, peer::Peer};
+use crate::{BoxError, peer::Peer};
 
 const TASKS: usize = 64;
 
@@ -22,28 +23,30 @@ fn cpu() -> Duration {
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-fn middle(mut values: Vec<Duration>) -> Option<u64> {
+/// The median in nanoseconds; `None` if there are no values.
+fn median_nanos(mut values: Vec<Duration>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).map(|value| value.as_nanos() as u64)
 }
 
-/// One task takes and gives back one lock.
-pub(crate) async fn one<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops> {
+/// One task acquires and releases one lock repeatedly. Returns the median time of a cycle.
+pub(crate) async fn one<P: Peer>(url: &str, seconds: f64) -> Result<Value, BoxError> {
     let peer = P::open(url).await?;
     let lock = peer.lock("peer-one");
-    P::give(P::take(&lock).await?).await?;
+    P::release(P::acquire(&lock).await?).await?;
     let end = now() + Duration::from_secs_f64(seconds);
     let mut cycles = Vec::new();
     while now() < end {
         let start = now();
-        P::give(P::take(&lock).await?).await?;
+        P::release(P::acquire(&lock).await?).await?;
         cycles.push(now() - start);
     }
-    Ok(json!({ "p50_ns": middle(cycles) }))
+    Ok(json!({ "p50_ns": median_nanos(cycles) }))
 }
 
-/// One task takes and gives back one lock, as often as each line on stdin says.
-pub(crate) async fn cycles<P: Peer>(url: &str) -> Result<(), Oops> {
+/// For each line on standard input, a number, one task acquires and releases one lock that many
+/// times. Prints the times as one line of JSON.
+pub(crate) async fn cycles<P: Peer>(url: &str) -> Result<(), BoxError> {
     let peer = P::open(url).await?;
     let lock = peer.lock("peer-cycles");
     for line in std::io::stdin().lines() {
@@ -52,17 +55,17 @@ pub(crate) async fn cycles<P: Peer>(url: &str) -> Result<(), Oops> {
         let (used, start) = (cpu(), now());
         for _ in 0..count {
             let before = now();
-            P::give(P::take(&lock).await?).await?;
+            P::release(P::acquire(&lock).await?).await?;
             times.push(now() - before);
         }
         let (total, used) = ((now() - start).as_nanos() as u64, (cpu() - used).as_nanos() as u64);
-        println!("{}", json!({ "p50_ns": middle(times), "total_ns": total, "cpu_ns": used }));
+        println!("{}", json!({ "p50_ns": median_nanos(times), "total_ns": total, "cpu_ns": used }));
     }
     Ok(())
 }
 
-/// 64 tasks, each with a lock of its own.
-pub(crate) async fn many<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops> {
+/// 64 tasks each acquire and release their own lock repeatedly. Returns the cycles per second.
+pub(crate) async fn many<P: Peer>(url: &str, seconds: f64) -> Result<Value, BoxError> {
     let peer = P::open(url).await?;
     let mut tasks = JoinSet::new();
     let start = now();
@@ -72,10 +75,10 @@ pub(crate) async fn many<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops
         tasks.spawn(async move {
             let mut cycles = 0_u64;
             while now() < end {
-                P::give(P::take(&lock).await?).await?;
+                P::release(P::acquire(&lock).await?).await?;
                 cycles += 1;
             }
-            Ok::<u64, Oops>(cycles)
+            Ok::<u64, BoxError>(cycles)
         });
     }
     let mut cycles = 0;
@@ -85,17 +88,21 @@ pub(crate) async fn many<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops
     Ok(json!({ "per_second": cycles as f64 / (now() - start).as_secs_f64() }))
 }
 
-/// Who was served how often, and how often it was somebody else than before.
+/// How often each task acquired the lock.
 struct Tally {
-    served: Vec<u64>,
+    /// The number of grants of each task.
+    grants: Vec<u64>,
+    /// The task that acquired the lock last; `TASKS` before the first grant.
     last: usize,
+    /// How often the lock was acquired by another task than before.
     hand_offs: u64,
 }
 
-/// 64 tasks on one lock. Who gives it back asks for it again at once; a turn counts as a hand-off if another had the one before.
-pub(crate) async fn turns<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops> {
+/// 64 tasks acquire and release one lock repeatedly. Returns the hand-offs per second: grants to
+/// another task than the one before.
+pub(crate) async fn turns<P: Peer>(url: &str, seconds: f64) -> Result<Value, BoxError> {
     let peer = P::open(url).await?;
-    let tally = Arc::new(Mutex::new(Tally { served: vec![0; TASKS], last: TASKS, hand_offs: 0 }));
+    let tally = Arc::new(Mutex::new(Tally { grants: vec![0; TASKS], last: TASKS, hand_offs: 0 }));
     let mut tasks = JoinSet::new();
     let start = now();
     let end = start + Duration::from_secs_f64(seconds);
@@ -103,63 +110,65 @@ pub(crate) async fn turns<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oop
         let (lock, tally) = (peer.lock("peer-turns"), Arc::clone(&tally));
         tasks.spawn(async move {
             while now() < end {
-                let guard = P::take(&lock).await?;
+                let guard = P::acquire(&lock).await?;
                 {
                     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-                    tally.served[index] += 1;
+                    tally.grants[index] += 1;
                     tally.hand_offs += u64::from(tally.last != index);
                     tally.last = index;
                 }
-                P::give(guard).await?;
+                P::release(guard).await?;
             }
-            Ok::<(), Oops>(())
+            Ok::<(), BoxError>(())
         });
     }
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    let taken = (now() - start).as_secs_f64();
+    let elapsed = (now() - start).as_secs_f64();
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(json!({
-        "per_second": tally.hand_offs as f64 / taken, "hand_offs": tally.hand_offs, "turns": tally.served.iter().sum::<u64>(),
-        "most": tally.served.iter().max(), "least": tally.served.iter().min(),
+        "per_second": tally.hand_offs as f64 / elapsed, "hand_offs": tally.hand_offs, "turns": tally.grants.iter().sum::<u64>(),
+        "most": tally.grants.iter().max(), "least": tally.grants.iter().min(),
     }))
 }
 
-/// Whether somebody who asks for a held lock is sent away instead of waiting.
-pub(crate) async fn cannot_wait<P: Peer>(url: &str) -> Result<Option<Value>, Oops> {
+/// Returns an explanation if the peer refuses a request for a held lock at once; `None` if the
+/// request waits.
+pub(crate) async fn refusal_to_wait<P: Peer>(url: &str) -> Result<Option<Value>, BoxError> {
     let peer = P::open(url).await?;
     let (first, second) = (peer.lock("peer-wait"), peer.lock("peer-wait"));
-    let guard = P::take(&first).await?;
-    let asked = tokio::time::timeout(Duration::from_secs(1), P::take(&second)).await;
-    P::give(guard).await?;
-    Ok(match asked {
+    let guard = P::acquire(&first).await?;
+    let second_acquire = tokio::time::timeout(Duration::from_secs(1), P::acquire(&second)).await;
+    P::release(guard).await?;
+    Ok(match second_acquire {
         Ok(Err(refusal)) => Some(json!({ "no": format!("does not wait: {refusal}") })),
-        Ok(Ok(_)) => return Err("two hold one lock".into()),
+        Ok(Ok(_)) => return Err("the peer granted one lock to two holders".into()),
         Err(_) => None,
     })
 }
 
-/// One holds, one waits, each with its own connection: from the call that gives it back to the other's having it.
-pub(crate) async fn handover<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops> {
+/// One task holds a lock and another waits for it, each with its own connection. Returns the median
+/// time from the call that releases the lock until the waiter has it.
+pub(crate) async fn handover<P: Peer>(url: &str, seconds: f64) -> Result<Value, BoxError> {
     let (mine, other) = (P::open(url).await?, P::open(url).await?);
     let (mine, other) = (mine.lock("peer-handover"), Arc::new(other.lock("peer-handover")));
     let end = now() + Duration::from_secs_f64(seconds);
     let mut waits = Vec::new();
     while now() < end || waits.is_empty() {
-        let guard = P::take(&mine).await?;
+        let guard = P::acquire(&mine).await?;
         let waiter = Arc::clone(&other);
         let waiting = tokio::spawn(async move {
-            let guard = P::take(&waiter).await?;
-            let taken = now();
-            P::give(guard).await?;
-            Ok::<Duration, Oops>(taken)
+            let guard = P::acquire(&waiter).await?;
+            let granted_at = now();
+            P::release(guard).await?;
+            Ok::<Duration, BoxError>(granted_at)
         });
-        // Those who ask again and again are met at all points of their pause.
+        // The delays vary, so that a waiter that polls is met at all points of its pause.
         tokio::time::sleep(Duration::from_millis(20 + waits.len() as u64 * 37 % 100)).await;
         let start = now();
-        P::give(guard).await?;
+        P::release(guard).await?;
         waits.push(waiting.await??.saturating_sub(start));
     }
-    Ok(json!({ "p50_ns": middle(waits) }))
+    Ok(json!({ "p50_ns": median_nanos(waits) }))
 }

@@ -12,35 +12,36 @@ use distributed_lock_postgres::lock::PostgresDistributedLock;
 use distributed_lock_redis::{RedisDistributedLock, RedisLockHandle, RedisLockProvider};
 use rslock::{LockGuard, LockManager};
 
-use crate::Oops;
+use crate::BoxError;
 
-/// A client of one peer.
+/// A client of another lock library.
 pub(crate) trait Peer: Sized + Send + Sync + 'static {
     /// One lock, for one task.
     type Lock: Send + Sync + 'static;
-    /// What proves that it is held.
+    /// A held lock.
     type Guard: Send;
 
-    /// Connects; rslock takes several URLs with commas between them.
-    fn open(url: &str) -> impl Future<Output = Result<Self, Oops>> + Send;
-    /// Names a lock.
+    /// Connects to the server at `url`; rslock also accepts several URLs with commas in between.
+    fn open(url: &str) -> impl Future<Output = Result<Self, BoxError>> + Send;
+    /// The lock with this name, which is not acquired yet.
     fn lock(&self, name: &str) -> Self::Lock;
-    /// Takes it, for 30 seconds at most.
-    fn take(lock: &Self::Lock) -> impl Future<Output = Result<Self::Guard, Oops>> + Send;
-    /// Gives it back.
-    fn give(guard: Self::Guard) -> impl Future<Output = Result<(), Oops>> + Send;
+    /// Acquires the lock, waiting for it; where there are leases, for 30 seconds.
+    fn acquire(lock: &Self::Lock) -> impl Future<Output = Result<Self::Guard, BoxError>> + Send;
+    /// Releases the lock.
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The crate rslock: all locks of a manager share a connection; a waiter asks again after up to 200 ms, at random.
+/// The crate rslock. All locks of a manager share a connection; a waiter retries after a random
+/// pause of up to 200 ms.
 pub(crate) struct Rslock(LockManager);
 
 impl Peer for Rslock {
     type Lock = (LockManager, String);
     type Guard = LockGuard;
 
-    async fn open(url: &str) -> Result<Self, Oops> {
+    async fn open(url: &str) -> Result<Self, BoxError> {
         Ok(Self(LockManager::new(url.split(',').collect::<Vec<_>>())))
     }
 
@@ -48,24 +49,25 @@ impl Peer for Rslock {
         (self.0.clone(), name.to_owned())
     }
 
-    async fn take((manager, name): &Self::Lock) -> Result<LockGuard, Oops> {
+    async fn acquire((manager, name): &Self::Lock) -> Result<LockGuard, BoxError> {
         Ok(manager.acquire(name.as_str(), TTL).await?)
     }
 
-    async fn give(guard: LockGuard) -> Result<(), Oops> {
+    async fn release(guard: LockGuard) -> Result<(), BoxError> {
         guard.release().await;
         Ok(())
     }
 }
 
-/// The crate distributed-lock: all locks of a provider share a connection. `None` is meant to wait for as long as it takes.
+/// The crate distributed-lock on Redis. All locks of a provider share a connection. The timeout
+/// `None` means an unlimited wait.
 pub(crate) struct DistributedLock(RedisLockProvider);
 
 impl Peer for DistributedLock {
     type Lock = RedisDistributedLock;
     type Guard = RedisLockHandle;
 
-    async fn open(url: &str) -> Result<Self, Oops> {
+    async fn open(url: &str) -> Result<Self, BoxError> {
         Ok(Self(RedisLockProvider::new(url).await?))
     }
 
@@ -73,23 +75,24 @@ impl Peer for DistributedLock {
         self.0.create_lock(name)
     }
 
-    async fn take(lock: &Self::Lock) -> Result<RedisLockHandle, Oops> {
+    async fn acquire(lock: &Self::Lock) -> Result<RedisLockHandle, BoxError> {
         Ok(lock.acquire(None).await?)
     }
 
-    async fn give(guard: RedisLockHandle) -> Result<(), Oops> {
+    async fn release(guard: RedisLockHandle) -> Result<(), BoxError> {
         Ok(guard.release().await?)
     }
 }
 
-/// The crate distributed-lock with PostgreSQL's advisory locks: whoever holds or waits has one of the pool's ten connections.
+/// The crate distributed-lock on PostgreSQL's advisory locks. Each holder and each waiter occupies
+/// one of the pool's ten connections.
 pub(crate) struct DistributedLockPostgres(PostgresLockProvider);
 
 impl Peer for DistributedLockPostgres {
     type Lock = PostgresDistributedLock;
     type Guard = PostgresLockHandle;
 
-    async fn open(url: &str) -> Result<Self, Oops> {
+    async fn open(url: &str) -> Result<Self, BoxError> {
         Ok(Self(PostgresLockProvider::new(url).await?))
     }
 
@@ -97,24 +100,24 @@ impl Peer for DistributedLockPostgres {
         self.0.create_lock(name)
     }
 
-    async fn take(lock: &Self::Lock) -> Result<PostgresLockHandle, Oops> {
+    async fn acquire(lock: &Self::Lock) -> Result<PostgresLockHandle, BoxError> {
         Ok(lock.acquire(None).await?)
     }
 
-    async fn give(guard: PostgresLockHandle) -> Result<(), Oops> {
+    async fn release(guard: PostgresLockHandle) -> Result<(), BoxError> {
         Ok(guard.release().await?)
     }
 }
 
-/// The crate distributed-lock with MySQL's named locks: whoever holds or waits has one of the pool's ten connections. Without a limit
-/// it does not wait in MariaDB.
+/// The crate distributed-lock on MySQL's named locks. Each holder and each waiter occupies one of
+/// the pool's ten connections. In MariaDB it does not wait without a timeout.
 pub(crate) struct DistributedLockMySql(MySqlLockProvider);
 
 impl Peer for DistributedLockMySql {
     type Lock = MySqlDistributedLock;
     type Guard = MySqlLockHandle;
 
-    async fn open(url: &str) -> Result<Self, Oops> {
+    async fn open(url: &str) -> Result<Self, BoxError> {
         Ok(Self(MySqlLockProvider::new(url).await?))
     }
 
@@ -122,11 +125,11 @@ impl Peer for DistributedLockMySql {
         self.0.create_lock(name)
     }
 
-    async fn take(lock: &Self::Lock) -> Result<MySqlLockHandle, Oops> {
+    async fn acquire(lock: &Self::Lock) -> Result<MySqlLockHandle, BoxError> {
         Ok(lock.acquire(Some(TTL)).await?)
     }
 
-    async fn give(guard: MySqlLockHandle) -> Result<(), Oops> {
+    async fn release(guard: MySqlLockHandle) -> Result<(), BoxError> {
         Ok(guard.release().await?)
     }
 }

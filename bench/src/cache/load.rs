@@ -15,7 +15,7 @@ const READERS_PER_CLIENT: usize = 16;
 /// The longest pause of a writer between two writes.
 const MAX_WRITE_PAUSE: Duration = Duration::from_millis(40);
 
-/// The counts.
+/// How many reads, stale reads, writes and loads there were.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadCounts {
     pub(crate) reads: u64,
@@ -72,7 +72,7 @@ impl LoadState {
     }
 }
 
-/// Reads and writes for this long.
+/// Lets all readers and writers of the two clients run for `duration`, and returns the counts.
 pub(crate) async fn run_load(
     table: &Arc<Table>,
     clients: [Arc<dyn Strategy>; 2],

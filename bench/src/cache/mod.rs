@@ -36,7 +36,8 @@ const SECOND_DELETE_DELAY: Duration = Duration::from_millis(50);
 const MEASURED_TIME: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The strategies in the order of the table, the textbook's before ours, and their targets.
+/// The strategies in the order of the table, the textbook's before ours, each with the maximum of
+/// stale reads per million.
 const STRATEGIES: [(&str, f64); 8] = [
     ("ttl-only", f64::INFINITY),
     ("delete-first", f64::INFINITY),

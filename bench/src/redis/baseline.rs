@@ -13,16 +13,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::BoxError;
 use crate::baseline::monotonic_now;
 
-/// Deletes the key if it is still ours.
+/// A script that deletes the key if it still has our value.
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-/// Extends the TTL of the keys that are still ours.
+/// A script that extends the TTL of those keys that still have our value.
 const COMPARE_AND_EXTEND: &str = "for i, key in ipairs(KEYS) do if redis.call('GET', key) == ARGV[1] then \
                                    redis.call('PEXPIRE', key, ARGV[2]) end end return 1";
 /// How many leases one renewal may name.
 const RENEWAL_CHUNK: usize = 128;
 
-/// A connection like the engine's. The other end receives the server's push messages.
+/// Opens a connection like the engine's; the receiver gets the server's push messages.
 async fn connect(url: &str) -> RedisResult<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
     let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     let tcp = TcpSettings::default().set_nodelay(true);
@@ -56,13 +56,13 @@ impl Baseline {
         Ok(Self { connection, delete_script: delete, extend_script: prolong, noop_script: noop })
     }
 
-    /// Acquires and releases.
+    /// Acquires and releases the textbook lock with this key.
     pub(crate) async fn run_cycle(&mut self, key: &str) -> Result<(), BoxError> {
         let (taken, deleted) = (self.acquire(key).await?, self.release(key).await?);
         if taken && deleted { Ok(()) } else { Err("the baseline's lock was held".into()) }
     }
 
-    /// Returns whether the lock was free.
+    /// Sets the key if it does not exist; returns whether it did not: the lock was free.
     pub(crate) async fn acquire(&mut self, key: &str) -> RedisResult<bool> {
         let mut set = cmd("SET");
         set.arg(key).arg("me").arg("NX").arg("PX").arg(30_000);
@@ -70,7 +70,7 @@ impl Baseline {
         Ok(taken.is_some())
     }
 
-    /// Returns whether the lock was ours.
+    /// Deletes the key if it has our value; returns whether it had: the lock was ours.
     pub(crate) async fn release(&mut self, key: &str) -> RedisResult<bool> {
         let mut delete = cmd("EVALSHA");
         delete.arg(&self.delete_script).arg(1).arg(key).arg("me");
@@ -124,7 +124,7 @@ impl Baseline {
     }
 }
 
-/// One of two players that send a message back and forth, each with its own connection and channel.
+/// One of two clients that send a message back and forth, each with its own connection and channel.
 pub(crate) struct PubSubClient {
     connection: MultiplexedConnection,
     messages: UnboundedReceiver<PushInfo>,
@@ -157,7 +157,7 @@ impl PubSubClient {
     }
 }
 
-/// The time from sending a message until the other player's connection receives it.
+/// The time from sending a message until the other client's connection receives it.
 pub(crate) async fn message_time([one, two]: &mut [PubSubClient; 2]) -> Result<Duration, BoxError> {
     let start = monotonic_now();
     let received = async {
@@ -168,8 +168,8 @@ pub(crate) async fn message_time([one, two]: &mut [PubSubClient; 2]) -> Result<D
     Ok(received.saturating_sub(start))
 }
 
-/// `rounds` times to the other player and back: two messages through the server each. Returns
-/// rounds per second.
+/// Sends a message to the other client and back, `rounds` times: two messages through the server in
+/// each round. Returns rounds per second.
 pub(crate) async fn ping_pong([one, two]: &mut [PubSubClient; 2], rounds: u32) -> Result<f64, BoxError> {
     let start = monotonic_now();
     let serves = async {

@@ -19,7 +19,7 @@ struct TurnCounts {
     /// The number of turns still to count.
     remaining: u32,
     turns_by_task: Vec<u32>,
-    /// When the last counted turn was granted.
+    /// When the lock was granted for the last counted turn.
     last_grant_at: Duration,
     /// All grants, including the uncounted ones at the end.
     grants: u32,

@@ -15,7 +15,7 @@ use crate::baseline::monotonic_now;
 use crate::held_leases::cpu_time;
 use crate::report::Report;
 
-/// How many are acquired, or released, concurrently.
+/// How many leases are acquired, or released, concurrently.
 const MAX_CONCURRENT: usize = 64;
 
 /// The CPU use of the server and of this process, in percent of a core, and the number of scripts.
@@ -101,9 +101,10 @@ async fn baseline_renewal_micros(bench: &mut BenchServer, count: u32) -> Result<
     Ok(used.as_secs_f64() * 1e6 / f64::from(count))
 }
 
-/// With a TTL of 30 s. The first renewal of each lease, which adds it to a group, is a separate
-/// figure. The target is for the time after that, over four renewals of each lease, one of which
-/// also inspects it individually. The CPU use of an idle server and an idle client is subtracted.
+/// Measures the renewals of 100,000 leases with a TTL of 30 s. The first renewal of each lease,
+/// which adds it to a group, is a separate figure. The target is for the time after that, over four
+/// renewals of each lease, one of which also checks the lease individually. The CPU use of an idle
+/// server and an idle client is subtracted.
 pub(crate) async fn bench_renewals(report: &mut Report, bench: &mut BenchServer) -> Result<(), BoxError> {
     let count = 100_000 / bench.scale;
     let floor = baseline_renewal_micros(bench, count).await?;

@@ -16,12 +16,12 @@ use crate::report::Report;
 use peers::Figures;
 use server::BenchServer;
 
-/// An error in any step of the benches.
+/// An error of any bench.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The TTL of all locks here.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-/// How often each comparison runs, baseline and leasehold in turn.
+/// How many rounds each comparison has; baseline and leasehold run in turn in each.
 const ROUNDS: u32 = 11;
 
 /// The loads.

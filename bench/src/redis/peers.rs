@@ -10,12 +10,12 @@ use super::BoxError;
 use super::server::{BenchServer, CommandCalls};
 use crate::report::Report;
 
-/// The figures of one lock; `None` for an unsupported load.
+/// The figures of one lock implementation; `None` for a load that it does not support.
 pub(crate) struct Figures {
     name: String,
-    /// The text for a missing figure.
+    /// What the table shows for a missing figure.
     missing: &'static str,
-    /// One task acquires and releases: the median.
+    /// One task acquires and releases one lock: the median time.
     pub(crate) single_task: Option<Duration>,
     /// 64 tasks on 64 locks: cycles per second.
     pub(crate) many_tasks: Option<f64>,
@@ -25,7 +25,7 @@ pub(crate) struct Figures {
     pub(crate) commands_per_hand_off: Option<f64>,
     /// The most served task over the least served one; infinite if a task was not served at all.
     pub(crate) max_min_ratio: Option<f64>,
-    /// From release to grant: the median.
+    /// The median time from a release until the waiter has the lock.
     pub(crate) hand_off_time: Option<Duration>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn report_table(report: &mut Report, all: &[Figures]) {
     }
 }
 
-/// The programs that run the loads.
+/// The peers' programs, built and installed.
 pub(crate) struct PeerPrograms {
     pub(crate) rust: PathBuf,
     pub(crate) python: PathBuf,

@@ -15,7 +15,7 @@ const SCRIPT_COMMANDS: [&str; 4] = ["eval", "evalsha", "eval_ro", "evalsha_ro"];
 pub(crate) struct BenchServer {
     server: Server,
     stats_connection: RespClient,
-    /// The factor by which everything is shortened.
+    /// By how much the numbers of rounds and cycles are divided: 1 for a full run.
     pub(crate) scale: u32,
 }
 
@@ -30,7 +30,7 @@ impl BenchServer {
         self.server.url()
     }
 
-    /// How often each command was called so far, and the time in it.
+    /// How often each command was called on the server so far, and the time spent in it.
     pub(crate) async fn command_calls(&mut self) -> Result<CommandCalls, BoxError> {
         command_calls(&mut self.stats_connection).await
     }
@@ -41,7 +41,8 @@ impl BenchServer {
     }
 }
 
-/// How often each command was called on a server so far, and the time in it.
+/// How often each command was called so far on the server of this connection, and the time spent in
+/// it.
 pub(crate) async fn command_calls(connection: &mut RespClient) -> Result<CommandCalls, BoxError> {
     let text = query_info(connection, "commandstats").await?;
     let mut calls = HashMap::new();
@@ -77,7 +78,7 @@ async fn query_info(connection: &mut RespClient, section: &str) -> Result<String
     }
 }
 
-/// The server's count of commands, and the microseconds in them.
+/// For each command, how often a server has executed it, and the microseconds spent in it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandCalls(HashMap<String, (u64, u64)>);
 
@@ -91,7 +92,7 @@ impl CommandCalls {
         Self(self.0.iter().map(less).collect())
     }
 
-    /// The calls of this server and another one.
+    /// The sum of the calls of two servers.
     pub(crate) fn plus(mut self, other: Self) -> Self {
         for (name, (calls, usec)) in other.0 {
             let sum = self.0.entry(name).or_default();

@@ -19,7 +19,7 @@ use crate::baseline::monotonic_now;
 use crate::redis::{BoxError, median_value};
 use crate::report::Report;
 
-/// How often each number of contenders is measured, in turn.
+/// How many rounds there are; each number of contenders is measured once in each.
 const ROUNDS: u32 = 5;
 /// The numbers of contenders.
 const CONTENDERS: [usize; 2] = [2, 8];
@@ -45,7 +45,7 @@ impl GrantCounts {
     }
 }
 
-/// The results of one round: per second, per grant, and the longest wait.
+/// The results of one round in which clients contend for the lock.
 struct RoundResult {
     hand_offs_per_second: f64,
     grants_per_second: f64,
@@ -101,7 +101,7 @@ async fn run_round(nodes: &mut BenchNodes, clients: &[Locks], grants: u32) -> Re
     })
 }
 
-/// 2 and 8 clients on one lock.
+/// Measures 2 and 8 clients that contend for one lock.
 pub(crate) async fn bench_contention(report: &mut Report, nodes: &mut BenchNodes) -> Result<(), BoxError> {
     let mut clients = Vec::new();
     for _ in 0..CONTENDERS.into_iter().sum() {

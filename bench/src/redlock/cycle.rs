@@ -18,12 +18,13 @@ use crate::report::{Comparison, Report};
 /// The results of one round of cycles.
 pub(crate) struct RoundTimes {
     pub(crate) p50: Duration,
-    /// The round's duration, and the client's CPU time in it.
+    /// How long the round took.
     pub(crate) total: Duration,
+    /// The client's CPU time in the round.
     pub(crate) client_cpu: Duration,
 }
 
-/// A variant of the lock.
+/// A way to lock that a round measures: leasehold with some options, bare commands, or a peer.
 enum LockVariant {
     Leasehold(Locks, Mutex),
     Baseline(QuorumBaseline),
@@ -50,22 +51,22 @@ impl LockVariant {
     }
 }
 
-/// Acquires and releases.
+/// Acquires and releases the lock once.
 pub(crate) async fn run_cycle(mutex: &Mutex) -> Result<(), BoxError> {
     let guard = mutex.lock().await?;
     let _ = std::hint::black_box(guard.release().await?);
     Ok(())
 }
 
-/// A variant, and the results of its rounds: times per cycle.
+/// A variant of the lock, and the results of its rounds: times per cycle.
 struct VariantResults {
     name: String,
     /// Whether a grant has a fencing token.
     has_token: bool,
-    /// Whether it sends bare `SET`s; if not, a script calls them.
+    /// Whether the client sends bare `SET` commands; otherwise a script calls `SET`.
     sends_set: bool,
     variant: LockVariant,
-    /// Slow peers run fewer cycles.
+    /// How many cycles a round has: fewer for slow peers.
     cycles: u32,
     p50: Vec<Duration>,
     mean: Vec<Duration>,
@@ -117,7 +118,7 @@ impl VariantResults {
     }
 }
 
-/// All variants; constants hold the indices of those that are compared.
+/// All variants. The constants below are the indices of those that are compared.
 async fn open_variants(nodes: &BenchNodes, peers: Option<&PeerInstallations>) -> Result<Vec<VariantResults>, BoxError> {
     let cycles = 1_500 / nodes.scale;
     let ours = async |url: Result<Locks, leasehold::Error>, name: &str| -> Result<VariantResults, BoxError> {
@@ -161,7 +162,7 @@ const BASELINE_THREE_OF_FIVE: usize = 4;
 const BASELINE_FIVE_OF_FIVE: usize = 5;
 const BASELINE_TWO_OF_THREE: usize = 6;
 
-/// One task, one lock.
+/// One task acquires and releases one lock, with every variant in turn.
 pub(crate) async fn bench_single_task(
     report: &mut Report,
     nodes: &mut BenchNodes,

@@ -1,4 +1,5 @@
-//! The same cycle over a network: round trips count, and the machine's cores do not.
+//! One task acquires and releases an uncontended lock over a network: round trips count, and the
+//! machine's cores do not.
 //!
 //! A proxy before each server delays every message. The figures compare the number of round trips:
 //! two for a lock on one server and for a lock on a majority; three with a second round.
@@ -32,7 +33,7 @@ impl LockVariant {
     }
 }
 
-/// One task, one lock, every message delayed.
+/// One task acquires and releases one lock while every message is delayed.
 pub(crate) async fn bench_delayed(report: &mut Report, nodes: &BenchNodes) -> Result<(), BoxError> {
     let mut proxies = Vec::new();
     for server in nodes.servers.servers() {

@@ -13,7 +13,7 @@ use crate::redis::{BoxError, TTL};
 pub(crate) struct BenchNodes {
     pub(crate) servers: IndependentServers,
     stats_connections: Vec<RespClient>,
-    /// The factor by which everything is shortened.
+    /// By how much the numbers of rounds and cycles are divided: 1 for a full run.
     pub(crate) scale: u32,
 }
 
@@ -28,7 +28,7 @@ impl BenchNodes {
         Ok(nodes)
     }
 
-    /// A new connection to one of them.
+    /// Opens a connection to the server with this index, for its statistics.
     pub(crate) async fn connect_for_stats(&self, index: usize) -> Result<RespClient, BoxError> {
         Ok(RespClient::connect(self.servers.server(index).addr()).await?)
     }
@@ -38,7 +38,7 @@ impl BenchNodes {
         self.servers.servers().iter().take(count).map(|server| server.url().trim_end_matches('/').to_owned()).collect()
     }
 
-    /// Locks on the first `count` servers.
+    /// A new leasehold client on the first `count` servers, with these options of the URL.
     pub(crate) async fn open_locks(&self, count: usize, options: &str) -> leasehold::Result<Locks> {
         let url = format!("redlock://{}{options}", self.urls(count).join(","));
         Locks::builder().ttl(TTL).open(&url).await

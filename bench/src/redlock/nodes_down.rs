@@ -14,12 +14,12 @@ use crate::redis::{BoxError, median_value};
 use crate::report::{Comparison, Report};
 
 const ROUNDS: u32 = 5;
-/// How long to wait for a node's response.
+/// How long the client waits for a node's response before it counts as unresponsive.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long a restarted node may stay without a request.
+/// The time limit for a restarted node to receive requests again.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The results of the cycles in one state, per round.
+/// The times of the cycles while the nodes are in one state, one value per round.
 #[derive(Default)]
 struct CycleTimes {
     first: Vec<Duration>,
@@ -61,7 +61,8 @@ async fn wait_until_used(nodes: &BenchNodes, index: usize, mutex: &Mutex) -> Res
     }
 }
 
-/// One task while nodes are down, compared with the same while all are alive, in rounds.
+/// One task acquires and releases one lock while nodes are down, compared with the same cycles
+/// while all nodes are alive.
 pub(crate) async fn bench_nodes_down(report: &mut Report, nodes: &mut BenchNodes) -> Result<(), BoxError> {
     let locks: Locks = nodes.open_locks(NODE_COUNT, "").await?;
     let mutex = locks.mutex("down");

@@ -17,17 +17,17 @@ use crate::redis::peers::{PeerPrograms, run_command};
 /// The files that npm needs for a reproducible installation.
 const PACKAGE_FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
-/// The programs, built and installed.
+/// The peers' programs, built and installed.
 pub(crate) struct PeerInstallations {
     peers: PeerPrograms,
     /// The folder of the npm installation.
     node_folder: PathBuf,
 }
 
-/// A peer: our name for it, and its process.
+/// A running peer.
 pub(crate) struct PeerProcess {
     pub(crate) name: &'static str,
-    /// Whether it sends bare `SET`s.
+    /// Whether the peer sends bare `SET` commands; otherwise a script calls `SET`.
     pub(crate) sends_set: bool,
     pub(crate) program: CycleProcess,
 }
@@ -46,7 +46,7 @@ impl PeerInstallations {
         Ok(Self { peers, node_folder: node })
     }
 
-    /// Starts all of them.
+    /// Starts all peers on these nodes.
     pub(crate) fn start(&self, nodes: &BenchNodes) -> Result<Vec<PeerProcess>, BoxError> {
         let urls = nodes.urls(NODE_COUNT);
         let source = &self.peers.source;
@@ -83,7 +83,7 @@ impl CycleProcess {
         Ok(Self { child, input, output })
     }
 
-    /// Makes it run this many cycles.
+    /// Makes the process run this many cycles, and returns their times.
     pub(crate) fn run_cycles(&mut self, count: u32) -> Result<RoundTimes, BoxError> {
         writeln!(self.input, "{count}")?;
         let mut line = String::new();

@@ -11,7 +11,7 @@ use crate::redis::baseline::Baseline;
 /// A connection to each node.
 pub(crate) struct QuorumBaseline {
     nodes: Vec<Baseline>,
-    /// How many replies to wait for.
+    /// How many nodes' replies a cycle waits for.
     needed_replies: usize,
     key: String,
 }
@@ -25,8 +25,8 @@ impl QuorumBaseline {
         Ok(Self { nodes: open, needed_replies, key: format!("bare-{needed_replies}-of-{count}") })
     }
 
-    /// Acquires and releases. The other replies arrive later, in order: a connection keeps the
-    /// order of its replies.
+    /// Acquires and releases the lock once. Replies that it does not wait for arrive later; each
+    /// connection keeps the order of its replies.
     pub(crate) async fn run_cycle(&mut self) -> Result<(), BoxError> {
         let (key, wait) = (&self.key, self.needed_replies);
         let mut acquires: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.acquire(key)).collect();

@@ -7,8 +7,9 @@ use tokio_postgres::{Client, NoTls, Statement as PgStatement};
 use super::server::{BenchServer, DatabaseKind};
 use crate::redis::{BoxError, TTL};
 
-/// The database's clock, in microseconds.
+/// The clock of MariaDB, in microseconds.
 const MY_NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
+/// The clock of PostgreSQL, in microseconds.
 const PG_NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// A connection and its prepared statements.
@@ -30,7 +31,7 @@ pub(crate) async fn create_table(bench: &BenchServer) -> Result<(), BoxError> {
     bench.query_as_admin(make).await.map(drop)
 }
 
-/// A connection with the engine's settings.
+/// A connection to MariaDB with the engine's settings.
 pub(super) async fn connect_mysql(url: &str) -> Result<Conn, BoxError> {
     let options = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
     let mut conn = Conn::new(options).await?;
@@ -39,10 +40,10 @@ pub(super) async fn connect_mysql(url: &str) -> Result<Conn, BoxError> {
     Ok(conn)
 }
 
-/// The same for PostgreSQL.
+/// A connection to PostgreSQL with the engine's settings.
 pub(super) async fn connect_postgres(url: &str) -> Result<Client, BoxError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    // It ends with the client.
+    // The connection's task ends when the client is dropped.
     tokio::spawn(connection);
     Ok(client)
 }
@@ -109,7 +110,7 @@ impl Baseline {
         self.release(name, token, given).await
     }
 
-    /// Frees the row.
+    /// Writes the row as free, if it still has this token.
     pub(crate) async fn release(&mut self, name: &str, token: i64, state: &str) -> Result<(), BoxError> {
         let changed = match self {
             Self::MySql { conn, free, .. } => {
@@ -123,7 +124,7 @@ impl Baseline {
         if changed == 1 { Ok(()) } else { Err("the baseline's row is missing".into()) }
     }
 
-    /// Acquires the row if it is free; returns its token.
+    /// Writes the row as held if it is free; returns its new token, and `None` if it is held.
     pub(crate) async fn try_acquire(&mut self, name: &str, state: &str) -> Result<Option<i64>, BoxError> {
         match self {
             Self::MySql { conn, poll, .. } => {

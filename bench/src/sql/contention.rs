@@ -14,12 +14,13 @@ use crate::redis::BoxError;
 
 /// How many tasks contend.
 pub(crate) const WAITERS: usize = 64;
-/// How long they run before the measurement.
+/// How long the tasks contend before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// The pause of tasks that poll.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LOCK_NAME: &str = "contest";
-/// As long as the engine's row with one holder: a task that polls has no queue to store.
+/// What a polling task stores in the row: as long as the engine's state with one holder, because a
+/// task that polls has no queue to store.
 const ROW_STATE: &str =
     "{\"holders\":[{\"id\":\"00000000000000000000000000000000\",\"host\":\"localhost\",\"pid\":12345}]}";
 
@@ -34,7 +35,7 @@ enum ContendingTask {
     },
 }
 
-/// The acquired lock.
+/// A lock that a task holds.
 enum AcquiredLock {
     Leasehold(Guard),
     Polled(i64),
@@ -91,7 +92,7 @@ pub(crate) struct ContentionResult {
     pub(crate) statements_per_hand_off: f64,
 }
 
-/// A snapshot during it.
+/// The counts at one time while the tasks contend.
 struct Snapshot {
     at: Duration,
     tally: HandOffCount,
@@ -148,7 +149,7 @@ async fn measure_contention(
     Ok(after.result_since(&before))
 }
 
-/// Leasehold's tasks, spread evenly over new clients, for this long.
+/// Measures leasehold's tasks, spread evenly over this many new clients, for `duration`.
 pub(crate) async fn measure_leasehold(
     bench: &BenchServer,
     clients: usize,
@@ -169,7 +170,8 @@ pub(crate) async fn measure_leasehold(
     Ok(period)
 }
 
-/// Tasks that poll; with `pauses_after_release` they also pause after their turn.
+/// Measures tasks that poll a row, for `duration`; with `pauses_after_release` each also pauses
+/// after it has released the lock.
 pub(crate) async fn measure_polling(
     bench: &BenchServer,
     pauses_after_release: bool,

@@ -12,7 +12,7 @@ use crate::redis::BoxError;
 use crate::redis::baseline::p50;
 use crate::report::{Comparison, Report};
 
-/// How often each comparison runs, baseline and leasehold in turn.
+/// How many rounds each comparison has; baseline and leasehold run in turn in each.
 const ROUNDS: u32 = 11;
 /// The maximum cost of an acquire and a release, relative to the two statements of which they
 /// consist.
@@ -30,9 +30,9 @@ async fn run_cycle(mutex: &Mutex) -> Result<(), BoxError> {
 #[derive(Default)]
 struct RoundTimes {
     p50: Vec<Duration>,
-    /// This process's CPU time in one cycle.
+    /// This process's CPU time per cycle, for each round.
     client_cpu: Vec<Duration>,
-    /// The server's CPU time in all of them.
+    /// The server's CPU time in all cycles of all rounds.
     server_cpu: Duration,
 }
 
@@ -51,8 +51,9 @@ impl RoundTimes {
     }
 }
 
-/// The contents of our row while the lock is held, and after its release, which the baselines
-/// write, too. The third is the first as it is sent, without the time.
+/// The state that leasehold stores in a lock's row: while the lock is held, and after its release.
+/// The baselines write the same. The third is the first as the client sends it, with `\u{1}` in
+/// place of the token.
 async fn row_states(bench: &BenchServer, locks: &Locks) -> Result<[String; 3], BoxError> {
     let query = format!("SELECT state FROM leasehold WHERE name = '{LOCK_NAME}'");
     let guard = locks.mutex(LOCK_NAME).lock().await?;
@@ -62,7 +63,7 @@ async fn row_states(bench: &BenchServer, locks: &Locks) -> Result<[String; 3], B
     Ok([taken, bench.query_value(&query).await?, sent])
 }
 
-/// One task, one lock.
+/// One task acquires and releases one lock, compared with bare statements.
 pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     create_table(bench).await?;
     let locks = bench.open_locks("").await?;
@@ -93,7 +94,7 @@ pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Res
     }
     locks.close().await?;
     let exact_name = "its two statements, bare";
-    // These two make no checks: not whether the lock is free or ours, and not the clock.
+    // The bare upsert and update check neither whether the lock is free or ours, nor the clock.
     let floor_name =
         if bench.database == DatabaseKind::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
     let mut compare = |what: &str, baseline_name, leasehold: &mut [Duration], baseline: &mut [Duration], max_ratio| {
@@ -110,7 +111,7 @@ pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Res
     bench_statement_count(report, bench, cycles).await
 }
 
-/// The same with the statements counted.
+/// Counts the statements that the server receives for one cycle.
 async fn bench_statement_count(report: &mut Report, bench: &BenchServer, cycles: u32) -> Result<(), BoxError> {
     bench.start_counting_statements().await?;
     let locks = bench.open_locks("").await?;

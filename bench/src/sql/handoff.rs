@@ -13,15 +13,15 @@ use super::server::{BenchServer, DatabaseKind};
 use crate::redis::{BoxError, median_value};
 use crate::report::{RateComparison, Report};
 
-/// The target: this many times the hand-offs of the others.
+/// The target: leasehold makes at least this many times the hand-offs of the tasks that poll.
 const MIN_RATIO: f64 = 3.0;
 
-/// A contender, and the results of its rounds.
+/// One of the lock implementations that are compared, and the results of its rounds.
 struct Competitor<'a> {
     name: &'static str,
     kind: CompetitorKind<'a>,
     rounds: Vec<ContentionResult>,
-    /// Why it cannot run this load.
+    /// Why it cannot run this load; `None` if it can.
     unsupported_reason: Option<String>,
 }
 

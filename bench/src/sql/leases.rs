@@ -11,7 +11,7 @@ use crate::held_leases::cpu_time;
 use crate::redis::{BoxError, TTL};
 use crate::report::Report;
 
-/// How many are acquired, or released, concurrently.
+/// How many leases are acquired, or released, concurrently.
 const MAX_CONCURRENT: usize = 10;
 
 /// The CPU use of the server and of this process, in percent of a core, and the number of

@@ -10,7 +10,8 @@ use super::contention::ContentionResult;
 use super::server::{BenchServer, DatabaseKind};
 use crate::redis::BoxError;
 
-/// Our names for them, and the arguments that select them in our program.
+/// The peers of a database: the name of each in the report, and the argument that selects it in the
+/// peers' program.
 pub(crate) fn peers_of(database: DatabaseKind) -> [(&'static str, &'static str); 1] {
     match database {
         DatabaseKind::MySql => [("distributed-lock-mysql 0.2.0", "distributed-lock-mysql")],
@@ -18,7 +19,8 @@ pub(crate) fn peers_of(database: DatabaseKind) -> [(&'static str, &'static str);
     }
 }
 
-/// 64 of its tasks contend for one lock for this long; or the reason why it cannot do that.
+/// Measures 64 tasks of a peer that contend for one lock, for `duration`; or returns the reason why
+/// the peer cannot run this load.
 pub(crate) async fn measure_peer(
     bench: &BenchServer,
     program: &Path,

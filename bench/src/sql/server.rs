@@ -1,4 +1,4 @@
-//! A server of either kind, and its statistics.
+//! A database server that all loads of a run share, and its statistics.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use serde_json::json;
 use crate::redis::{BoxError, TTL};
 use crate::report::Report;
 
-/// The database.
+/// Which database a bench measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatabaseKind {
     MySql,
     Postgres,
 }
 
-/// A server.
+/// A database server, and what a bench asks of it.
 pub(crate) struct BenchServer {
     pub(crate) database: DatabaseKind,
     server: Server,
     /// Whether it waits for the disk at each commit.
     pub(crate) is_durable: bool,
-    /// The factor by which everything is shortened.
+    /// By how much the numbers of rounds and cycles are divided: 1 for a full run.
     pub(crate) scale: u32,
 }
 
@@ -77,8 +77,7 @@ impl BenchServer {
         self.server.url()
     }
 
-    /// Leasehold's locks, with options of the URL such as `technique=session`, over new
-    /// connections.
+    /// A new leasehold client, with options of the URL such as `technique=session`.
     pub(crate) async fn open_locks(&self, options: &str) -> leasehold::Result<Locks> {
         Locks::builder().ttl(TTL).open(&format!("{}?{options}", self.url())).await
     }
@@ -91,7 +90,7 @@ impl BenchServer {
         })
     }
 
-    /// The last value of the only row.
+    /// The last column of the only row that a statement returns.
     pub(crate) async fn query_value(&self, statement: &str) -> Result<String, BoxError> {
         let rows = self.query_as_admin(statement).await?;
         let value = rows.into_iter().next().and_then(|row| row.into_iter().next_back().flatten());
@@ -136,7 +135,7 @@ impl BenchServer {
         let mut ticks = 0;
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // The parent's count includes a process that has ended meanwhile.
+            // A process that has ended meanwhile is included in its parent's count.
             let Ok(text) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
             ticks += cpu_ticks(&text, pid, root).unwrap_or(0);
         }
@@ -154,11 +153,11 @@ fn cpu_ticks(stat: &str, pid: u32, root: u32) -> Option<u64> {
     if pid == root { Some(own + field(13)? + field(14)?) } else { (field(1)? == u64::from(root)).then_some(own) }
 }
 
-/// The server's count.
+/// The server's count of statements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatementCount {
     count: u64,
-    /// How many statements of the next count are the query for it.
+    /// How many statements the next count includes that are the query for this one.
     own_queries: u64,
 }
 

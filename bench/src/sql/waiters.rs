@@ -16,7 +16,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit for serving all waiters.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// All tasks wait. Then the first holder releases, and each next holder releases at once.
+/// Measures how long 500 waiters take until all had the lock: the first holder releases it when all
+/// wait, and each next holder releases it at once.
 pub(crate) async fn bench_waiters(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let count = 500 / bench.scale;
     bench.start_counting_statements().await?;
@@ -59,7 +60,7 @@ pub(crate) async fn bench_waiters(report: &mut Report, bench: &BenchServer) -> R
     report.add_figure(&what("all wait after"), joined.as_secs_f64(), "s", f64::INFINITY);
     report.add_figure(&what("all served after"), served.as_secs_f64(), "s", f64::INFINITY);
     report.add_figure(&what("statements for each"), statements / f64::from(count), "", f64::INFINITY);
-    // One more connection receives notifications.
+    // A client has one more connection than it may use for statements, to receive notifications.
     report.add_figure(&what("connections"), most as f64, "at most", MAX_CONNECTIONS + 1.0);
     locks.close().await?;
     Ok(())

@@ -16,24 +16,24 @@ use crate::baseline::monotonic_now;
 use crate::redis::BoxError;
 
 const LOCK_NAME: &str = "contest";
-/// How long they run before the measurement.
+/// How long the clients contend before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// The implementation of the lock.
+/// Which implementation of the lock the clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
     Leasehold,
     Simple,
 }
 
-/// A client.
+/// A client that contends for the lock.
 #[derive(Clone)]
 pub(crate) enum ContendingClient {
     Leasehold(leasehold::Mutex),
     Simple(Arc<SimpleLock>),
 }
 
-/// The acquired lock.
+/// A lock that a client holds.
 pub(crate) enum AcquiredLock {
     Leasehold(Guard),
     Simple(Arc<SimpleLock>),
@@ -111,7 +111,7 @@ impl ContendingClients {
         }
     }
 
-    /// Closes their sessions.
+    /// Closes the clients' sessions.
     pub(crate) async fn close(self) -> Result<(), BoxError> {
         drop(self.clients);
         for locks in self.locks.into_iter().chain(self.inspector) {
@@ -145,7 +145,7 @@ pub(crate) struct ContentionResult {
     pub(crate) requests_per_hand_off: f64,
 }
 
-/// A snapshot during it.
+/// The counts at one time while the clients contend.
 struct Snapshot {
     at: Duration,
     tally: HandOffCount,
@@ -209,7 +209,8 @@ pub(crate) async fn measure_contention(
     Ok(after.result_since(&before, &sessions))
 }
 
-/// The same with another library's lock, whose clients are already connected.
+/// Measures the already connected clients of another library, which contend for one lock for
+/// `duration`.
 pub(crate) async fn measure_program(
     bench: &BenchServer,
     program: &mut PeerProcess,

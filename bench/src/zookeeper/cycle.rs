@@ -10,7 +10,7 @@ use crate::baseline::monotonic_now;
 use crate::redis::BoxError;
 use crate::report::{Comparison, Report};
 
-/// How often each comparison runs, baseline and leasehold in turn.
+/// How many rounds each comparison has; baseline and leasehold run in turn in each.
 const ROUNDS: u32 = 11;
 const BASELINE_NAME: &str = "create (ephemeral, sequential), delete";
 const BASELINE_FOLDER: &str = "/floor";
@@ -28,13 +28,13 @@ async fn run_baseline_cycle(client: &Client) -> Result<(), BoxError> {
     Ok(client.delete(&format!("{node}{sequence}"), None).await?)
 }
 
-/// The percentile of these times.
+/// The given percentile of these times; sorts them.
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times.get(times.len() * percent / 100).copied().unwrap_or_default()
 }
 
-/// p50 and p99 of every round.
+/// The median and the 99th percentile of each round's cycles.
 #[derive(Default)]
 struct RoundTimes {
     p50: Vec<Duration>,
@@ -68,7 +68,7 @@ async fn measure_rounds(bench: &BenchServer, cycles: u32) -> Result<(RoundTimes,
     warm.run_round(cycles, async || run_baseline_cycle(&client).await).await?;
     let (mut mine, mut floor) = (RoundTimes::default(), RoundTimes::default());
     for round in 0..ROUNDS {
-        // Neither is always first.
+        // Baseline and leasehold take turns in being first.
         if round.is_multiple_of(2) {
             mine.run_round(cycles, async || run_cycle(&mutex).await).await?;
         }
@@ -81,7 +81,8 @@ async fn measure_rounds(bench: &BenchServer, cycles: u32) -> Result<(RoundTimes,
     Ok((mine, floor))
 }
 
-/// One client, one lock; and the same on a server that waits for the disk.
+/// One client acquires and releases one lock, compared with a bare create and delete; on a server
+/// that does not wait for the disk, and on one that does.
 pub(crate) async fn bench_cycle(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let mut line = |what: &str, mut ours: Vec<Duration>, mut floor: Vec<Duration>, most: f64| {
         report.add_comparison(Comparison {

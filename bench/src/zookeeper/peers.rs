@@ -14,19 +14,19 @@ use super::server::BenchServer;
 use crate::redis::peers::run_command;
 use crate::redis::{BoxError, TTL};
 
-/// The files that they need, and the Debian package of each.
+/// The files that the peers need, and the Debian package of each.
 const REQUIRED_PACKAGES: [(&str, &str); 4] = [
     ("/usr/bin/javac", "default-jdk-headless"),
     (CURATOR, "libcurator-recipes-java"),
     (PYTHON, "python3"),
     ("/usr/lib/python3/dist-packages/kazoo/client.py", "python3-kazoo"),
 ];
-/// Its manifest names the other jars that it needs.
+/// Curator's jar, whose manifest names the other jars that it needs.
 const CURATOR: &str = "/usr/share/java/curator-recipes.jar";
 /// The Python that has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The programs, built.
+/// The peers' programs, built.
 pub(crate) struct PeerPrograms {
     source: PathBuf,
     /// The folder of the Java classes.
@@ -58,7 +58,7 @@ impl PeerPrograms {
         Ok(Self { source, classes })
     }
 
-    /// Starts all of them, and makes them open their sessions.
+    /// Starts all peers, and makes them open their sessions.
     pub(crate) async fn start(&self, bench: &BenchServer) -> Result<Vec<PeerProcess>, BoxError> {
         let (waiters, session) = (WAITERS.to_string(), TTL.as_millis().to_string());
         let parameters = [bench.address(), waiters, session];
@@ -74,7 +74,7 @@ impl PeerPrograms {
     }
 }
 
-/// A process, with its clients idle or contending.
+/// A process with the clients of one peer, which are idle or contend for the lock.
 pub(crate) struct PeerProcess {
     pub(crate) name: &'static str,
     pub(crate) sessions: HashSet<String>,
@@ -121,7 +121,7 @@ impl PeerProcess {
         self.send_command("go").map(drop)
     }
 
-    /// The tally so far.
+    /// How often the lock was handed off among the peer's clients so far.
     pub(crate) fn query_tally(&mut self) -> Result<HandOffCount, BoxError> {
         self.send_command("tally")
     }

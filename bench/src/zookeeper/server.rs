@@ -12,16 +12,16 @@ use serde_json::json;
 use crate::redis::{BoxError, TTL};
 use crate::report::Report;
 
-/// ZooKeeper's defaults.
+// Settings that the testbed reduces have ZooKeeper's own defaults.
 const TICK: Duration = Duration::from_secs(2);
 const CONTAINER_CHECK: Duration = Duration::from_secs(60);
 const PREALLOC_KIB: &str = "65536";
 
-/// A server.
+/// A ZooKeeper, and its statistics.
 pub(crate) struct BenchServer {
     server: Server,
     is_durable: bool,
-    /// The factor by which everything is shortened.
+    /// By how much the numbers of rounds and cycles are divided: 1 for a full run.
     pub(crate) scale: u32,
 }
 
@@ -55,12 +55,12 @@ impl BenchServer {
         self.server.url()
     }
 
-    /// Leasehold's locks, over a new session.
+    /// A new leasehold client, with its own session.
     pub(crate) async fn open_locks(&self) -> leasehold::Result<Locks> {
         Locks::builder().ttl(TTL).open(&format!("zookeeper://{}/bench", self.address())).await
     }
 
-    /// A bare session with leasehold's settings.
+    /// A session without leasehold, with the settings that leasehold uses.
     pub(crate) async fn open_bare_session(&self) -> Result<Client, BoxError> {
         let connector = Client::connector().with_session_timeout(TTL).with_connection_timeout(Duration::from_secs(3));
         Ok(connector.connect(&self.address()).await?)
@@ -83,7 +83,7 @@ impl BenchServer {
     }
 }
 
-/// The packets of one connection.
+/// How many packets one connection has transferred, as the server counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packets {
     received: u64,
@@ -106,7 +106,7 @@ impl Packets {
     }
 }
 
-/// The connections, by their sessions.
+/// The packets of all connections, by their sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic(HashMap<String, Packets>);
 

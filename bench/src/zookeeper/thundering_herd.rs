@@ -33,16 +33,16 @@ const WATCH_METRICS: [&str; 4] = [
     "zk_sum_node_changed_watch_count",
     "zk_sum_node_children_watch_count",
 ];
-/// The server is quiet after this time without an event.
+/// After this time without an event, no message counts as being in transit.
 const QUIET_TIME: Duration = Duration::from_millis(10);
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// The totals of releases, one at a time.
+/// The totals of all measured releases.
 #[derive(Default)]
 struct NotificationCounts {
-    /// The events, by the server's count of packets.
+    /// The number of events, by the server's count of packets.
     events: i64,
-    /// The same by its count of triggered watches.
+    /// The number of events, by the server's count of triggered watches.
     triggered_watches: u64,
     /// The notified clients, without the releasing one.
     notified_clients: u64,
@@ -88,7 +88,7 @@ fn spawn_acquire(
     });
 }
 
-/// One release at a time.
+/// Counts what `releases` releases cause, one at a time, while `waiters` clients wait.
 async fn measure_releases(
     bench: &BenchServer,
     kind: LockKind,
@@ -138,7 +138,7 @@ async fn measure_releases(
     Ok(sum)
 }
 
-/// Leasehold beside the simple lock.
+/// Compares leasehold with the simple lock, whose waiters all watch one node.
 pub(crate) async fn bench_herd(report: &mut Report, bench: &BenchServer) -> Result<(), BoxError> {
     let quick = bench.scale > 1;
     let (releases, time) = (if quick { 5 } else { 30 }, Duration::from_millis(if quick { 500 } else { 3_000 }));

@@ -31,11 +31,11 @@ pub enum CacheError {
     /// store did not respond, either, and the write outlasted its mark, the cached value may be
     /// stale until its TTL ends: invalidate it.
     Commit(Cause),
-    /// A writer with a newer token came first. This write did not happen.
+    /// A writer of the key with a higher token came first. This write did not happen.
     Superseded {
-        /// This writer's token.
+        /// The token of the writer that got this error.
         token: Token,
-        /// The newer token.
+        /// The token of the writer that came first, which is higher.
         newest: Token,
     },
     /// The lock was lost before the write.
@@ -52,6 +52,7 @@ impl CacheError {
         Self::Unavailable(Arc::new(error))
     }
 
+    /// Makes the error of a caller's own function shareable.
     pub(crate) fn cause(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Cause {
         cause.into().into()
     }
@@ -69,8 +70,12 @@ impl fmt::Display for CacheError {
             }
             Self::Unavailable(error) => write!(f, "the cache store does not respond: {error}"),
             Self::Commit(cause) => write!(f, "the write failed: {cause}"),
-            Self::Superseded { token, newest: seen } => {
-                write!(f, "a newer writer was here (token {}, ours is {}): nothing was written", seen.0, token.0)
+            Self::Superseded { token, newest } => {
+                write!(
+                    f,
+                    "a writer with the higher token {} came first, and this one has token {}: nothing was written",
+                    newest.0, token.0
+                )
             }
             Self::Lost(error) => write!(f, "nothing was written: {error}"),
             Self::MarkExpired(error) => write!(

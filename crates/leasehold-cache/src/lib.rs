@@ -34,7 +34,7 @@
 //! # The protocol
 //! A key is **one hash**: value, generation, lease, mark, the highest token of a writer, the lowest
 //! version of a row. Every operation on it is **one script**, by the server's own clock, and does
-//! what [`Entry`](crate::logic::CacheEntry) specifies. A test compares the two, and the
+//! what [`CacheEntry`](crate::logic::CacheEntry) specifies. A test compares the two, and the
 //! specification is checked over every order of a few readers, writers and losses.
 //!
 //! - **Read**: a hit takes one round trip. On a miss one reader, among all processes, gets the

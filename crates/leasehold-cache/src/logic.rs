@@ -17,9 +17,9 @@ use std::time::Duration;
 /// A lease or a mark: its id and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimedId {
-    /// Chosen by the client before it sends the request: a repeated request is the same one.
+    /// Chosen by the client before it sends the request, so that a repeated request is recognized.
     pub id: u128,
-    /// The end, on the store's clock.
+    /// When it expires, in microseconds on the store's clock.
     pub until: u64,
 }
 
@@ -33,38 +33,39 @@ pub struct CachedValue {
     pub data: Data,
     /// The generation that it belongs to. The value is stale if the record has another.
     pub generation: u64,
-    /// From this time on it is stale in any case.
+    /// From this time on it is stale in any case, in microseconds on the store's clock.
     pub fresh_until: u64,
-    /// How long the load took.
+    /// How long the load took, in microseconds.
     pub load_cost: u64,
 }
 
-/// One key's record. The default means that there is no record.
+/// One key's record; all times are microseconds on the store's clock. The default means that there
+/// is no record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CacheEntry {
     /// Rises with each invalidation and write; 0 if there is no record.
     pub generation: u64,
-    /// The value, fresh or stale.
+    /// The last value that was accepted, fresh or stale; `None` if there is none.
     pub value: Option<CachedValue>,
-    /// The reader that loads.
+    /// The lease of the reader that loads the value; `None` if no reader does.
     pub lease: Option<TimedId>,
-    /// The client that writes.
+    /// The mark of the client that writes; `None` if no client does.
     pub write_mark: Option<TimedId>,
-    /// The highest token that a writer had.
+    /// The highest lock token that a writer of this key had; 0 if there was none.
     pub highest_token: u64,
-    /// The lowest version of the row that is accepted.
+    /// The lowest version of the row that is accepted; 0 accepts any.
     pub min_version: u64,
-    /// Until this time, "not found" is not accepted: a client reported a version of the row, which
-    /// a replica may not have yet.
+    /// Until this time, "not found" is not accepted from a loader: a client reported a version of
+    /// the row, which a replica may not have yet.
     pub row_expected_until: u64,
-    /// When the record may be dropped.
+    /// From this time on the record may be dropped.
     pub keep_until: u64,
-    /// When it was last written. A time in the future means that the clock was set back, or that a
-    /// server with a slower clock took over.
+    /// When the record was last written. A time in the future means that the clock was set back, or
+    /// that a server with a slower clock took over.
     pub written_at: u64,
 }
 
-/// A reader's request.
+/// A reader's request; all durations are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The id of the lease, if one can be granted.
@@ -75,32 +76,34 @@ pub struct ReadRequest {
     pub keep_for: u64,
     /// How long a stale value may be served; 0 for never.
     pub stale_for: u64,
-    /// The result of [`early_factor`].
+    /// How early the value may be reloaded: the result of [`early_factor`].
     pub early_factor: u64,
 }
 
-/// The reply to a reader.
+/// The reply to a reader's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadReply {
     /// A fresh value.
     Hit(Data),
-    /// A fresh value, and the lease: reload it before it expires.
+    /// A fresh value, and the lease with the generation of the new value: the reader reloads the
+    /// value before it expires.
     Early(Data, u64),
     /// A stale value, which may be served while another client loads or writes.
     Stale(Data),
-    /// The lease: load. Contains the generation of the new value, and a value that may be served if
-    /// the load fails.
+    /// The reader has the lease and loads. Contains the generation of the new value, and a stale
+    /// value that may be served if the load fails.
     Load(u64, Option<Data>),
-    /// Another reader has the lease: wait for it, at most this long.
+    /// Another reader has the lease with this id: wait for its load, at most this many
+    /// microseconds.
     Wait(u128, u64),
     /// A client is writing: load; the value will not be accepted.
     WriteInProgress,
 }
 
-/// A writer's request.
+/// The request of a writer that begins; all durations are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteRequest {
-    /// The id of the mark.
+    /// The id of the mark, chosen by the writer.
     pub mark: u128,
     /// The token of the writer's lock.
     pub token: u64,
@@ -108,11 +111,11 @@ pub struct WriteRequest {
     pub mark_time: u64,
     /// How long the old value may be served; 0 for never.
     pub stale_for: u64,
-    /// How long the record is kept after that.
+    /// How long the record is kept after the mark has expired.
     pub keep_for: u64,
 }
 
-/// A value to be stored.
+/// A value to be stored; all durations are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedValue {
     /// The lease under which it was loaded.
@@ -127,7 +130,7 @@ pub struct LoadedValue {
     pub load_cost: u64,
     /// How long it is fresh.
     pub fresh_for: u64,
-    /// How long it may be served after that.
+    /// How long it may be served after it is no longer fresh; 0 for never.
     pub stale_for: u64,
 }
 
@@ -145,14 +148,15 @@ pub enum StoreRefusal {
     NoRow,
 }
 
-/// One operation.
+/// One operation on a key; all durations are in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// [`CacheEntry::read`].
     Read(ReadRequest),
     /// [`CacheEntry::store`].
     Store(LoadedValue),
-    /// [`CacheEntry::give_up_lease`] of a lease; waiting readers get the reason, if there is one.
+    /// [`CacheEntry::give_up_lease`]: the id of the lease, and the error of its load, which waiting
+    /// readers get; empty if the load did not fail.
     GiveUp(u128, String),
     /// [`CacheEntry::invalidate`]: the lowest version, how long the old value is kept, and how long
     /// the record is kept.
@@ -171,15 +175,16 @@ pub enum Operation {
 pub enum OperationReply {
     /// To [`Operation::Read`].
     Read(ReadReply),
-    /// To [`Operation::Store`].
+    /// To [`Operation::Store`]: whether the value was accepted.
     Stored(Result<(), StoreRefusal>),
     /// To [`Operation::GiveUp`] and [`Operation::Invalidate`].
     Done,
-    /// To [`Operation::BeginWrite`].
+    /// To [`Operation::BeginWrite`]: the new generation; as an error, the higher token of an
+    /// earlier writer.
     WriteBegun(Result<u64, u64>),
-    /// To [`Operation::ExtendWrite`].
+    /// To [`Operation::ExtendWrite`]: whether the mark is still set.
     WriteExtended(bool),
-    /// To [`Operation::FinishWrite`].
+    /// To [`Operation::FinishWrite`]: whether the mark lasted to the end.
     WriteFinished(WriteEnd),
 }
 
@@ -194,10 +199,10 @@ pub enum WriteEnd {
 }
 
 impl CacheEntry {
-    /// Performs one operation.
-    pub fn apply(&mut self, now: u64, step: Operation) -> OperationReply {
-        match step {
-            Operation::Read(ask) => OperationReply::Read(self.read(now, &ask)),
+    /// Performs one operation at the time `now`.
+    pub fn apply(&mut self, now: u64, operation: Operation) -> OperationReply {
+        match operation {
+            Operation::Read(request) => OperationReply::Read(self.read(now, &request)),
             Operation::Store(load) => OperationReply::Stored(self.store(now, load)),
             Operation::GiveUp(lease, _) => {
                 self.give_up_lease(lease);
@@ -217,7 +222,7 @@ impl CacheEntry {
         }
     }
 
-    /// Rejects every value that was read before now.
+    /// Begins a new generation: from now on, a value that was read before is rejected.
     fn raise_generation(&mut self, now: u64) {
         self.generation = now.max(self.generation + 1);
         self.lease = None;
@@ -239,7 +244,8 @@ impl CacheEntry {
         self.written_at = now;
     }
 
-    /// A writer that did not extend its mark has died; its write may have happened.
+    /// Removes an expired mark, and begins a new generation: its writer has died or is suspended,
+    /// and its write may have happened.
     fn expire_mark(&mut self, now: u64) {
         self.correct_future_times(now);
         if self.write_mark.is_some_and(|mark| mark.until <= now) {
@@ -248,52 +254,54 @@ impl CacheEntry {
         }
     }
 
+    /// Keeps the record at least until then.
     fn keep_until_at_least(&mut self, now: u64, until: u64) {
         self.written_at = now;
         self.keep_until = self.keep_until.max(until);
     }
 
-    /// The value, if it may be served for `stale_for` after its end.
+    /// The value, if values may be served for `stale_for` after they were last fresh.
     fn servable_stale_value(&self, now: u64, stale_for: u64) -> Option<Data> {
         let usable = |kept: &&CachedValue| stale_for > 0 && now < kept.fresh_until + stale_for;
         self.value.as_ref().filter(usable).map(|kept| kept.data.clone())
     }
 
-    /// Handles a reader's request.
-    pub fn read(&mut self, now: u64, ask: &ReadRequest) -> ReadReply {
+    /// Answers a reader's request: with a value, with the lease to load it, or with the lease to
+    /// wait for.
+    pub fn read(&mut self, now: u64, request: &ReadRequest) -> ReadReply {
         self.expire_mark(now);
         if self.generation == 0 {
             self.raise_generation(now);
         }
         let fresh = self.value.as_ref().filter(|kept| kept.generation == self.generation && now < kept.fresh_until);
-        let free = self.lease.is_none_or(|lease| lease.until <= now || lease.id == ask.lease);
+        let free = self.lease.is_none_or(|lease| lease.until <= now || lease.id == request.lease);
         if self.write_mark.is_none()
             && let Some(kept) = fresh
         {
             let left = kept.fresh_until - now;
-            if !free || kept.load_cost.saturating_mul(ask.early_factor) < left.saturating_mul(1000) {
+            if !free || kept.load_cost.saturating_mul(request.early_factor) < left.saturating_mul(1000) {
                 return ReadReply::Hit(kept.data.clone());
             }
             let data = kept.data.clone();
-            self.grant_lease(now, ask);
+            self.grant_lease(now, request);
             return ReadReply::Early(data, self.generation);
         }
-        let old = self.servable_stale_value(now, ask.stale_for);
+        let old = self.servable_stale_value(now, request.stale_for);
         match (self.write_mark, self.lease, old) {
             (Some(_), _, Some(old)) => ReadReply::Stale(old),
             (Some(_), _, None) => ReadReply::WriteInProgress,
             (None, Some(_), Some(old)) if !free => ReadReply::Stale(old),
             (None, Some(lease), None) if !free => ReadReply::Wait(lease.id, lease.until - now),
             (None, _, old) => {
-                self.grant_lease(now, ask);
+                self.grant_lease(now, request);
                 ReadReply::Load(self.generation, old)
             }
         }
     }
 
-    fn grant_lease(&mut self, now: u64, ask: &ReadRequest) {
-        self.lease = Some(TimedId { id: ask.lease, until: now + ask.lease_time });
-        self.keep_until_at_least(now, now + ask.keep_for);
+    fn grant_lease(&mut self, now: u64, request: &ReadRequest) {
+        self.lease = Some(TimedId { id: request.lease, until: now + request.lease_time });
+        self.keep_until_at_least(now, now + request.keep_for);
     }
 
     /// Stores a loader's value. The lease on record is accepted even after its time, unless another
@@ -347,7 +355,7 @@ impl CacheEntry {
         self.keep_until_at_least(now, now + keep_for);
     }
 
-    /// Ages the value, or drops it if it may not be served stale.
+    /// Makes the value stale, or drops it if `stale_for` is 0: then it may not be served stale.
     fn make_stale_or_drop(&mut self, now: u64, stale_for: u64) {
         self.make_stale(now);
         if stale_for == 0 {
@@ -355,18 +363,18 @@ impl CacheEntry {
         }
     }
 
-    /// Ages the value: the time for which it may be served counts from now.
+    /// Makes the value stale: the time for which it may still be served counts from now.
     fn make_stale(&mut self, now: u64) {
         if let Some(kept) = &mut self.value {
             kept.fresh_until = kept.fresh_until.min(now);
         }
     }
 
-    /// Announces a write, with the token of the writer's lock. Returns the generation, which the
-    /// load of [`finish_write`](Self::finish_write) must carry.
+    /// Announces a write, with the token of the writer's lock. Returns the new generation, which
+    /// the value of [`finish_write`](Self::finish_write) must have.
     ///
     /// # Errors
-    /// The token of a newer writer: this one must not write.
+    /// The higher token of an earlier writer: this one must not write.
     pub fn begin_write(&mut self, now: u64, begin: &WriteRequest) -> Result<u64, u64> {
         self.expire_mark(now);
         if begin.token < self.highest_token {
@@ -410,7 +418,7 @@ impl CacheEntry {
         }
         if let Some(load) = load.filter(|load| load.version.is_none_or(|version| version >= self.min_version)) {
             self.min_version = self.min_version.max(load.version.unwrap_or_default());
-            // The last writer knows that the row is deleted.
+            // The writer itself reports that it deleted the row.
             if load.data.is_none() {
                 self.row_expected_until = 0;
             }
@@ -420,8 +428,9 @@ impl CacheEntry {
     }
 }
 
-/// How early a value is reloaded (XFetch): by `-beta * ln(dice)` times the cost of its load, in
-/// thousandths. With 0 for `beta` it never is.
+/// How early a value is reloaded (XFetch), as a multiple of the duration of its load, in
+/// thousandths: `-beta * ln(r)`, where `r` is `random` scaled to 0 to 1. 0, which means never, if
+/// `beta` is 0.
 pub fn early_factor(beta: f64, random: u32) -> u64 {
     if beta <= 0.0 {
         return 0;
@@ -430,8 +439,8 @@ pub fn early_factor(beta: f64, random: u32) -> u64 {
     (-beta * random.ln() * 1000.0).min(1e6) as u64
 }
 
-/// A TTL minus a random part of at most `jitter` of it, so that values that were loaded together do
-/// not expire together.
+/// `ttl` shortened at random by at most the fraction `jitter` (0 to 1), so that values that were
+/// loaded together do not expire together.
 pub fn jittered(ttl: Duration, jitter: f64, random: u32) -> Duration {
     ttl.mul_f64(1.0 - jitter.clamp(0.0, 1.0) * f64::from(random) / f64::from(u32::MAX))
 }

@@ -26,7 +26,7 @@ fn write_request(mark: u128, token: u64) -> WriteRequest {
     WriteRequest { mark, token, mark_time: 5, stale_for: 0, keep_for: 50 }
 }
 
-/// Deliberate mistakes, to show that the check finds them.
+/// A deliberate mistake in the protocol, to show that the check finds it.
 #[derive(Clone, Copy, PartialEq)]
 enum Flaw {
     None,
@@ -38,20 +38,27 @@ enum Flaw {
     IgnoreMarks,
 }
 
+/// What a reader does next. The first number is how often it has loaded again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Reader {
     Idle,
     Requesting(u8),
+    /// Reads the database, for a value of this generation.
     Loading(u8, u64),
+    /// Sends the store this version of the row, for this generation.
     Storing(u8, u64, u8),
+    /// Reads the database because the key is marked.
     Bypassing,
     Done,
 }
 
+/// What a writer does next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Writer {
     Idle,
+    /// Commits; the value will have this generation.
     Marked(u64),
+    /// Has committed this version of the row, and tells the cache, with this generation.
     Committed(u64, u8),
     Done,
 }
@@ -60,29 +67,34 @@ enum Writer {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     entry: CacheEntry,
+    /// The version of the row in the database.
     database: u8,
     /// The highest version whose write has returned.
     returned_version: u8,
+    /// The readers, each with the lowest version that it may return.
     readers: [(Reader, u8); 2],
-    /// The first marks and commits, the second commits and invalidates.
+    /// The first writer marks the key and commits, the second commits and invalidates.
     writers: [Writer; 2],
     /// How many leases and marks may still expire, and how many evictions may still come.
     faults: [u8; 3],
 }
 
 struct ModelCheck {
-    rule: Flaw,
-    /// No mark expires or is lost: a write counts as soon as it is committed, since its writer may
-    /// die then.
+    flaw: Flaw,
+    /// Whether no mark expires or is lost. Then a write counts as soon as it is committed, because
+    /// its writer may die right after.
     marks_last: bool,
     seen: HashSet<World>,
+    /// The first read that returned too old a value; `None` if there is none.
     violation: Option<String>,
 }
 
 impl ModelCheck {
-    fn run(rule: Flaw, faults: [u8; 3]) -> Self {
-        let marks_stand = faults[1..] == [0, 0];
-        let mut check = Self { rule, marks_last: marks_stand, seen: HashSet::new(), violation: None };
+    /// Explores every order of steps. `faults`: how many leases and marks expire, and how many
+    /// evictions come.
+    fn run(flaw: Flaw, faults: [u8; 3]) -> Self {
+        let marks_last = faults[1..] == [0, 0];
+        let mut check = Self { flaw, marks_last, seen: HashSet::new(), violation: None };
         check.explore(World {
             entry: CacheEntry::default(),
             database: 1,
@@ -130,7 +142,7 @@ impl ModelCheck {
             Reader::Loading(tries, generation) => Reader::Storing(tries, generation, world.database),
             Reader::Storing(tries, generation, version) => {
                 let loaded = load(id(tries), generation, version);
-                let answer = if self.rule == Flaw::AcceptAnyLoad {
+                let answer = if self.flaw == Flaw::AcceptAnyLoad {
                     next.entry.set_value(NOW, loaded.data, 1, 100, 0);
                     Ok(())
                 } else {
@@ -147,6 +159,7 @@ impl ModelCheck {
         Some(next)
     }
 
+    /// A reader returns `version`; a violation if that is lower than `floor`.
     fn returns(&mut self, world: &World, floor: u8, version: u8) -> Reader {
         if version < floor {
             self.violation = Some(format!("{version} where {floor} had returned: {world:?}"));
@@ -158,7 +171,7 @@ impl ModelCheck {
         let mut next = world.clone();
         let marks = who == 0;
         next.writers[who] = match world.writers[who] {
-            Writer::Idle if marks && self.rule != Flaw::IgnoreMarks => {
+            Writer::Idle if marks && self.flaw != Flaw::IgnoreMarks => {
                 Writer::Marked(next.entry.begin_write(NOW, &write_request(7, 1)).ok()?)
             }
             Writer::Idle => Writer::Marked(0),
@@ -170,10 +183,10 @@ impl ModelCheck {
                 Writer::Committed(generation, next.database)
             }
             Writer::Committed(generation, version) => {
-                if self.rule == Flaw::AcceptAnyWrite && marks {
+                if self.flaw == Flaw::AcceptAnyWrite && marks {
                     let generation = next.entry.generation;
                     next.entry.finish_write(NOW, 7, Some(load(7, generation, version)), 50);
-                } else if marks && self.rule != Flaw::IgnoreMarks {
+                } else if marks && self.flaw != Flaw::IgnoreMarks {
                     next.entry.finish_write(NOW, 7, Some(load(7, generation, version)), 50);
                 } else {
                     next.entry.invalidate(NOW, 0, 0, 50);
@@ -205,7 +218,7 @@ impl ModelCheck {
 
 #[test]
 fn no_read_gets_an_older_value_than_was_written_before_it_began() {
-    // Every fault once, together; in the gate, in pairs.
+    // In the nightly tier all three faults come once; in the gate, two of them.
     let all: &[_] = if cfg!(feature = "nightly") { &[[1, 1, 1]] } else { &[[1, 1, 0], [0, 1, 1]] };
     for faults in all {
         let check = ModelCheck::run(Flaw::None, *faults);
@@ -218,13 +231,13 @@ fn no_read_gets_an_older_value_than_was_written_before_it_began() {
 
 #[test]
 fn the_check_finds_each_flaw() {
-    for (rule, faults) in [
+    for (flaw, faults) in [
         (Flaw::AcceptAnyLoad, [0, 1, 0]),
         (Flaw::AcceptAnyWrite, [0, 1, 0]),
         (Flaw::IgnoreMarks, [0, 0, 0]),
         (Flaw::AcceptAnyLoad, [0, 1, 1]),
     ] {
-        assert!(ModelCheck::run(rule, faults).violation.is_some(), "{faults:?}");
+        assert!(ModelCheck::run(flaw, faults).violation.is_some(), "{faults:?}");
     }
 }
 
@@ -317,7 +330,7 @@ fn a_clock_that_is_set_back_makes_nothing_last_longer() {
     assert!(matches!(mark.read(NOW + 5, &read_request(2)), ReadReply::Load(of, _) if of > BEFORE));
 }
 
-/// Its mark had expired, and a reader stored a value that it had read before the commit.
+/// The writer's mark had expired, and a reader stored a value that it had read before the commit.
 #[test]
 fn an_overtaken_writer_makes_the_cached_value_stale() {
     let stale = |lease| ReadRequest { stale_for: 20, ..read_request(lease) };

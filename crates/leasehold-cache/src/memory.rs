@@ -8,10 +8,10 @@ use super::wakeups::Wakeups;
 use crate::logic::{CacheEntry, Operation, OperationReply};
 use leasehold::clock::Clock;
 
-/// Expired entries are removed after this many operations.
+/// Expired entries are removed once in this many operations.
 const SWEEP_AFTER: u32 = 1024;
 
-/// The keys of one process.
+/// The store of a `memory:` cache: its keys exist in this process only.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     clock: Clock,
@@ -22,7 +22,7 @@ pub(crate) struct MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<String, CacheEntry>,
-    /// The values of the textbook strategies, and when they expire.
+    /// The values of the textbook strategies, and when they expire, in microseconds.
     plain: HashMap<String, (Vec<u8>, u64)>,
     operations_since_sweep: u32,
 }
@@ -36,11 +36,13 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The time in microseconds, never 0.
     fn now(&self) -> u64 {
         self.clock.now().as_nanos() / 1000 + 1
     }
 
-    pub(crate) fn apply(&self, key: &str, step: Operation) -> OperationReply {
+    /// Performs one operation, and wakes the readers that wait for a lease that ends with it.
+    pub(crate) fn apply(&self, key: &str, operation: Operation) -> OperationReply {
         let mut state = self.state();
         // Read under the mutex, so that time never runs backwards between two operations.
         let now = self.now();
@@ -49,10 +51,10 @@ impl MemoryStore {
         if entry.keep_until <= now {
             *entry = CacheEntry::default();
         }
-        let had = entry.lease;
-        let failure = if let Operation::GiveUp(_, why) = &step { why.clone() } else { String::new() };
-        let reply = entry.apply(now, step);
-        let ended = had.filter(|_| entry.lease.is_none());
+        let lease_before = entry.lease;
+        let failure = if let Operation::GiveUp(_, error) = &operation { error.clone() } else { String::new() };
+        let reply = entry.apply(now, operation);
+        let ended = lease_before.filter(|_| entry.lease.is_none());
         if *entry == CacheEntry::default() {
             state.entries.remove(key);
         }
@@ -63,16 +65,19 @@ impl MemoryStore {
         reply
     }
 
+    /// The value of a textbook strategy; `None` if there is none or it has expired.
     pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let now = self.now();
         self.state().plain.get(key).filter(|(_, until)| now < *until).map(|(data, _)| data.clone())
     }
 
+    /// Stores a value of a textbook strategy.
     pub(crate) fn put(&self, key: &str, data: Vec<u8>, ttl: Duration) {
         let until = self.now() + ttl.as_micros() as u64;
         self.state().plain.insert(key.to_owned(), (data, until));
     }
 
+    /// Removes a value of a textbook strategy.
     pub(crate) fn delete(&self, key: &str) {
         self.state().plain.remove(key);
     }
@@ -85,6 +90,7 @@ impl MemoryStore {
 }
 
 impl State {
+    /// Removes expired entries, once in [`SWEEP_AFTER`] calls.
     fn sweep(&mut self, now: u64) {
         self.operations_since_sweep += 1;
         if self.operations_since_sweep >= SWEEP_AFTER {

@@ -26,11 +26,11 @@ pub enum Freshness {
 /// What a read does when the store does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutagePolicy {
-    /// It goes to the loader: one load at a time per key and process. The loaded value is never
+    /// The read calls the loader: one load at a time per key and process. The loaded value is never
     /// stale.
     #[default]
     FailOpen,
-    /// It fails.
+    /// The read fails with [`CacheError::Unavailable`](super::CacheError::Unavailable).
     FailClosed,
 }
 
@@ -80,86 +80,87 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How fresh a read must be; [`Freshness::Strong`] by default.
+    /// Sets how fresh a read must be; [`Freshness::Strong`] by default.
     pub fn freshness(mut self, mode: Freshness) -> Self {
         self.options.freshness = mode;
         self
     }
 
-    /// What a read does when the store does not respond; [`OutagePolicy::FailOpen`] by default.
+    /// Sets what a read does when the store does not respond; [`OutagePolicy::FailOpen`] by
+    /// default.
     pub fn on_outage(mut self, outage: OutagePolicy) -> Self {
         self.options.on_outage = outage;
         self
     }
 
-    /// How long a value is fresh without an invalidation: this limits how long any failure can
-    /// leave a stale value. 60 s.
+    /// Sets how long a value is fresh without an invalidation: this limits how long any failure can
+    /// leave a stale value. 60 s by default.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// The same for "not found". 5 s.
+    /// Sets how long "not found" is cached without an invalidation; 5 s by default.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.options.negative_ttl = ttl;
         self
     }
 
-    /// With [`Freshness::ServeStale`], how long an old value may be served. 10 s.
+    /// Sets how long an old value may be served with [`Freshness::ServeStale`]; 10 s by default.
     pub fn stale_for(mut self, time: Duration) -> Self {
         self.options.stale_for = time;
         self
     }
 
-    /// The random part of a TTL, so that values that were loaded together do not expire together.
-    /// 0.1.
+    /// Shortens each TTL at random by up to this fraction of it, so that values that were loaded
+    /// together do not expire together. 0.1 by default; 0 to 1.
     pub fn jitter(mut self, fraction: f64) -> Self {
         self.options.jitter = fraction;
         self
     }
 
-    /// How early one reader reloads a value before it expires (XFetch): when `-beta * (duration of
-    /// the load) * ln(random)` exceeds the time left. 1; 0 means never.
+    /// Sets how early one reader reloads a value before it expires (XFetch): when `-beta *
+    /// (duration of the load) * ln(random)` exceeds the time left. 1 by default; 0 means never.
     pub fn early_reload(mut self, beta: f64) -> Self {
         self.options.beta = beta;
         self
     }
 
-    /// How long other readers wait for a load before one of them takes over: longer than usual
-    /// loads. 5 s.
+    /// Sets how long other readers wait for a load before one of them takes over; it should be
+    /// longer than usual loads. 5 s by default.
     pub fn load_lease(mut self, time: Duration) -> Self {
         self.options.load_lease = time;
         self
     }
 
-    /// The maximum duration of a load; later values are never accepted. The tombstone of an
-    /// invalidation is kept for this long, too. 60 s.
+    /// Sets the maximum duration of a load; the value of a longer one is never stored. The
+    /// tombstone of an invalidation is kept for this long, too. 60 s by default.
     pub fn max_load_time(mut self, time: Duration) -> Self {
         self.options.max_load_time = time;
         self
     }
 
-    /// How long a key stays marked after its writer stops renewing the mark, or its commit failed.
-    /// Meanwhile reads go to the loader. 10 s.
+    /// Sets how long a key stays marked after its writer stops renewing the mark, or its commit
+    /// failed. Meanwhile reads go to the loader. 10 s by default.
     pub fn max_write_time(mut self, time: Duration) -> Self {
         self.options.max_write_time = time;
         self
     }
 
-    /// Timeout of one operation of the store. 1 s.
+    /// Sets the timeout of one operation of the store; 1 s by default.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.options.timeout = time;
         self
     }
 
-    /// With [`Freshness::Strong`], how often a read loads again when an invalidation overtook its
-    /// load. 3.
+    /// Sets how often a read with [`Freshness::Strong`] loads again when an invalidation overtook
+    /// its load; 3 times by default.
     pub fn max_reloads(mut self, times: u32) -> Self {
         self.options.max_reloads = times;
         self
     }
 
-    /// The meter for the cache's figures: see [`metrics`](leasehold_internals::metrics).
+    /// Reports the cache's metrics to `metrics`; by default they are not reported.
     pub fn metrics(mut self, metrics: Arc<dyn Metrics>) -> Self {
         self.metrics = OptionalMetrics::new(metrics);
         self
@@ -172,11 +173,11 @@ impl Builder {
     /// If the URL or an option is invalid. With [`OutagePolicy::FailClosed`], and for a cluster,
     /// also if no server responds.
     pub async fn open(self, url: &str) -> Result<ReadThrough> {
-        let Self { options, clock, metrics: gauges } = self;
+        let Self { options, clock, metrics } = self;
         options.check()?;
         let store = CacheStore::connect(url, options.timeout, options.on_outage == OutagePolicy::FailOpen).await?;
-        let (single_flight, counts) = (SingleFlight::default(), Counters::new(gauges));
-        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight, counters: counts }) })
+        let (single_flight, counters) = (SingleFlight::default(), Counters::new(metrics));
+        Ok(ReadThrough { shared: Arc::new(Shared { store, options, clock, single_flight, counters }) })
     }
 }
 
@@ -186,7 +187,7 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-/// The upper limit of all times.
+/// The upper limit of each duration among the options.
 const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl Options {
@@ -206,7 +207,8 @@ impl Options {
         Ok(())
     }
 
-    /// How long stale values are kept and served.
+    /// How long stale values are kept and served, in microseconds; 0 unless
+    /// [`Freshness::ServeStale`].
     pub(crate) fn stale_micros(&self) -> u64 {
         if self.freshness == Freshness::ServeStale { micros(self.stale_for) } else { 0 }
     }

@@ -33,7 +33,7 @@ macro_rules! lua {
     };
 }
 
-/// The scripts.
+/// One script for each [`Operation`], and `plain` for the textbook strategies.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     read: Arc<CachedScript>,
@@ -62,21 +62,12 @@ impl Scripts {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<CachedScript>> {
-        let Self {
-            read: request,
-            set,
-            give_up: give_up_at,
-            invalidate,
-            begin_write: begin,
-            extend_write: extend,
-            finish_write: finish,
-            plain,
-        } = self;
-        [request, set, give_up_at, invalidate, begin, extend, finish, plain].map(Arc::clone).to_vec()
+        let Self { read, set, give_up, invalidate, begin_write, extend_write, finish_write, plain } = self;
+        [read, set, give_up, invalidate, begin_write, extend_write, finish_write, plain].map(Arc::clone).to_vec()
     }
 
-    pub(crate) fn for_operation(&self, step: &Operation) -> &CachedScript {
-        match step {
+    pub(crate) fn for_operation(&self, operation: &Operation) -> &CachedScript {
+        match operation {
             Operation::Read(_) => &self.read,
             Operation::Store(_) => &self.set,
             Operation::GiveUp(..) => &self.give_up,
@@ -92,20 +83,20 @@ fn encode_id(id: u128) -> String {
     format!("{id:032x}")
 }
 
-fn encode_time(us: u64) -> String {
-    format!("{us:016}")
+fn encode_time(microseconds: u64) -> String {
+    format!("{microseconds:016}")
 }
 
-/// A token or a version.
+/// A token or a version in twenty digits, so that texts compare as the numbers do.
 fn encode_number(number: u64) -> String {
     format!("{number:020}")
 }
 
-/// The operation's own arguments.
-pub(crate) fn push_arguments(command: &mut Cmd, step: &Operation) {
-    match step {
-        Operation::Read(ReadRequest { lease, lease_time: lease_for, keep_for, stale_for, early_factor: early }) => {
-            command.arg(encode_id(*lease)).arg(*lease_for).arg(*keep_for).arg(*stale_for).arg(*early);
+/// Appends the operation's own arguments, which follow those that all scripts have.
+pub(crate) fn push_arguments(command: &mut Cmd, operation: &Operation) {
+    match operation {
+        Operation::Read(ReadRequest { lease, lease_time, keep_for, stale_for, early_factor }) => {
+            command.arg(encode_id(*lease)).arg(*lease_time).arg(*keep_for).arg(*stale_for).arg(*early_factor);
         }
         Operation::Store(load) => {
             command.arg(encode_id(load.lease)).arg(encode_time(load.generation));
@@ -117,8 +108,8 @@ pub(crate) fn push_arguments(command: &mut Cmd, step: &Operation) {
         Operation::Invalidate(version, stale_for, keep_for) => {
             command.arg(encode_number(*version)).arg(*stale_for).arg(*keep_for);
         }
-        Operation::BeginWrite(WriteRequest { mark, token, mark_time: mark_for, stale_for, keep_for }) => {
-            command.arg(encode_id(*mark)).arg(encode_number(*token)).arg(*mark_for).arg(*stale_for).arg(*keep_for);
+        Operation::BeginWrite(WriteRequest { mark, token, mark_time, stale_for, keep_for }) => {
+            command.arg(encode_id(*mark)).arg(encode_number(*token)).arg(*mark_time).arg(*stale_for).arg(*keep_for);
         }
         Operation::ExtendWrite(mark, mark_for, keep_for) => {
             command.arg(encode_id(*mark)).arg(*mark_for).arg(*keep_for);
@@ -142,9 +133,9 @@ fn push_loaded_value(command: &mut Cmd, load: &LoadedValue) {
     command.arg(encode_time(load.load_cost)).arg(load.fresh_for).arg(load.stale_for);
 }
 
-/// The reply to an operation; `None` if it does not match our scripts.
-pub(crate) fn parse_reply(step: &Operation, value: Value) -> Option<OperationReply> {
-    match step {
+/// Parses the reply of the operation's script; `None` if the script cannot have sent it.
+pub(crate) fn parse_reply(operation: &Operation, value: Value) -> Option<OperationReply> {
+    match operation {
         Operation::Read(_) => parse_read_reply(value).map(OperationReply::Read),
         Operation::Store(_) => Some(OperationReply::Stored(match integer(&value)? {
             0 => Ok(()),
@@ -199,16 +190,17 @@ fn parse_read_reply(value: Value) -> Option<ReadReply> {
     })
 }
 
-/// A message in a client's inbox: the lease of this key has ended. With a text, its load has
-/// failed.
+/// A message in a client's inbox: a lease that its readers wait for has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) lease: u128,
     pub(crate) key: String,
+    /// The error of the load; `None` if it did not fail.
     pub(crate) failure: Option<String>,
 }
 
 impl Message {
+    /// `None` if our scripts cannot have sent `text`.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(check_format(text).ok()?);
         let lease = u128::from_str_radix(std::str::from_utf8(reader.bytes(32)?).ok()?, 16).ok()?;

@@ -1,4 +1,4 @@
-//! Reads.
+//! Reading through the cache, and invalidating a key.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ERROR_TEXT: usize = 200;
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 512;
-/// How often an invalidation, or the end of a write, is sent while there is no reply.
+/// How many times an invalidation, or the end of a write, is sent at most while there is no reply.
 const MAX_SEND_ATTEMPTS: u32 = 3;
 
 /// A cache in front of your own loader. Cheap to clone; all clones share one cache.
@@ -46,23 +46,25 @@ pub(crate) struct Shared {
 
 /// How a load under a lease ended.
 enum LoadOutcome {
-    /// The value is valid.
+    /// The value is not older than the beginning of this read.
     Value(Data),
-    /// An invalidation overtook it: it is valid only if there is no time for another load.
+    /// The key was invalidated during the load: the read loads again, or returns this value if no
+    /// further load is allowed.
     Invalidated(Data),
-    /// The row is older than a known one.
+    /// The loader returned an older version of the row than a known one.
     Behind(Data),
-    /// No row was found where one was known: it is deleted, or the loader does not see it yet.
+    /// The loader found no row where one was known: it is deleted, or the loader does not see it
+    /// yet.
     Absent,
 }
 
-/// A lease, from before its request is sent. Dropping this releases it, if it may be ours and no
-/// value was stored.
+/// A requested or granted lease. Dropping this releases the lease, if `may_be_held`.
 struct LeaseGuard<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
     lease: u128,
-    /// Whether it may be ours.
+    /// Whether this reader may have the lease: from before the request is sent until the store has
+    /// refused it or has the value.
     may_be_held: bool,
 }
 
@@ -105,7 +107,7 @@ impl ReadThrough {
         Self::builder().open(url).await
     }
 
-    /// Counters of this cache, in this process.
+    /// How many reads hit, waited or loaded in this process since the cache was opened.
     pub fn stats(&self) -> CacheStats {
         self.shared.counters.snapshot()
     }
@@ -136,7 +138,7 @@ impl ReadThrough {
     {
         check_key(key)?;
         let load = || async { self.load(&load).await };
-        let (mut lease, mut ear, mut round) = (random::unique_id(), None, 0);
+        let (mut lease, mut subscriber, mut reloads) = (random::unique_id(), None, 0);
         loop {
             let (found, leased) = match self.request(key, lease).await {
                 Ok(answer) => answer,
@@ -151,8 +153,8 @@ impl ReadThrough {
                     self.shared.counters.count(Counter::Stale);
                     return Ok(data);
                 }
-                ReadReply::Wait(theirs, left) => {
-                    self.wait(key, &mut ear, theirs, left).await?;
+                ReadReply::Wait(their_lease, left) => {
+                    self.wait(key, &mut subscriber, their_lease, left).await?;
                     continue;
                 }
                 ReadReply::WriteInProgress => return self.load_bypassing_store(key, &load).await,
@@ -173,12 +175,12 @@ impl ReadThrough {
                 ReadReply::Load(generation, None) => self.load_under_lease(leased, generation, &load).await?,
             };
             let (last, strong) =
-                (round >= self.shared.options.max_reloads, self.shared.options.freshness == Freshness::Strong);
+                (reloads >= self.shared.options.max_reloads, self.shared.options.freshness == Freshness::Strong);
             match result {
                 LoadOutcome::Invalidated(_) if strong && !last => {}
                 LoadOutcome::Behind(_) | LoadOutcome::Absent if strong && !last => {
                     let pause =
-                        backoff::pause(round, Duration::from_millis(10), Duration::from_millis(200), random_u32());
+                        backoff::pause(reloads, Duration::from_millis(10), Duration::from_millis(200), random_u32());
                     self.shared.clock.sleep(pause).await;
                 }
                 LoadOutcome::Behind(_) if strong => return Err(CacheError::LoaderBehind),
@@ -188,11 +190,11 @@ impl ReadThrough {
                 // A deleted row looks the same, and must not be an error forever.
                 LoadOutcome::Absent => return Ok(None),
             }
-            (lease, round) = (random::unique_id(), round + 1);
+            (lease, reloads) = (random::unique_id(), reloads + 1);
         }
     }
 
-    /// The state of the key, and the lease, which counts if it was granted.
+    /// Sends a read to the store, which may grant the lease with this id.
     async fn request<'a>(&'a self, key: &'a str, lease: u128) -> Result<(ReadReply, LeaseGuard<'a>), CacheError> {
         let options = &self.shared.options;
         // Created before the request: a caller that is cancelled or times out before the reply may
@@ -218,7 +220,8 @@ impl ReadThrough {
         }
     }
 
-    /// Waits for another reader's load; the first call only subscribes.
+    /// Waits until another reader's lease ends, at most for the `left` microseconds of that lease.
+    /// The first call only subscribes, and returns at once: the read must be repeated first.
     async fn wait(
         &self,
         key: &str,
@@ -226,18 +229,19 @@ impl ReadThrough {
         their_lease: u128,
         left: u64,
     ) -> Result<(), CacheError> {
-        let Some(ear) = subscriber else {
+        let Some(subscribed) = subscriber else {
             self.shared.counters.count(Counter::Wait);
             *subscriber = Some(self.shared.store.subscribe(key));
             return Ok(());
         };
         let timeout = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
-        match self.shared.clock.timeout(timeout, ear.wait(their_lease)).await {
-            Ok(Some(why)) => Err(CacheError::RemoteLoader(why.to_string())),
+        match self.shared.clock.timeout(timeout, subscribed.wait(their_lease)).await {
+            Ok(Some(error)) => Err(CacheError::RemoteLoader(error.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }
     }
 
+    /// Calls the loader, and counts the call.
     async fn load<F, Fut, R, E>(&self, load: &F) -> Result<Option<Row>, CacheError>
     where
         F: Fn() -> Fut,
@@ -266,19 +270,20 @@ impl ReadThrough {
         let row = match load().await {
             Ok(row) => row,
             Err(error) => {
-                let why: String = error.to_string().chars().take(MAX_ERROR_TEXT).collect();
-                leased.may_be_held = shared.store.apply(key, Operation::GiveUp(lease, why)).await.is_err();
+                let text: String = error.to_string().chars().take(MAX_ERROR_TEXT).collect();
+                leased.may_be_held = shared.store.apply(key, Operation::GiveUp(lease, text)).await.is_err();
                 return Err(error);
             }
         };
-        let step = Operation::Store(shared.loaded_value(
+        let operation = Operation::Store(shared.loaded_value(
             lease,
             generation,
             row.clone(),
             shared.clock.now().duration_since(start),
         ));
-        let answer = shared.store.apply(key, step).await;
-        // With any result: if the lease is still held, no reader must wait for it.
+        let answer = shared.store.apply(key, operation).await;
+        // Without a reply the lease may still be held: it is released, so that no reader waits for
+        // it.
         leased.may_be_held = answer.is_err();
         let data = row.map(|row| row.value);
         Ok(match answer {
@@ -293,7 +298,7 @@ impl ReadThrough {
                 }
             }
             Ok(_) => return Err(unexpected_reply_error()),
-            // It was loaded after this read began.
+            // The value is not stored, but valid: it was loaded after this read began.
             Err(error) => {
                 tracing::debug!(%error, key, "a loaded value could not be stored");
                 LoadOutcome::Value(data)
@@ -301,6 +306,7 @@ impl ReadThrough {
         })
     }
 
+    /// What a read returns when the store failed with `error`: that error, or the loader's value.
     async fn handle_outage<F, Fut>(&self, key: &str, error: CacheError, load: &F) -> Result<Data, CacheError>
     where
         F: Fn() -> Fut + Send + Sync,
@@ -315,6 +321,7 @@ impl ReadThrough {
         }
     }
 
+    /// Loads without the store, sharing the load with other reads of this process.
     async fn load_bypassing_store<F, Fut>(&self, key: &str, load: &F) -> Result<Data, CacheError>
     where
         F: Fn() -> Fut + Send + Sync,
@@ -335,8 +342,9 @@ impl ReadThrough {
         self.invalidate_below(key, 0).await
     }
 
-    /// The same, and rows with a lower version than this are rejected: for loaders that read from
-    /// replicas, which may lag behind. The loader must report the version of its rows.
+    /// Invalidates a key, and from then on rejects rows with a lower version than `version`; 0
+    /// rejects none. For loaders that read from replicas, which may lag behind. The loader must
+    /// report the version of its rows.
     ///
     /// The version is known as long as the key has a record: at least
     /// [`max_load_time`](Builder::max_load_time), and as long as it is read, unless the server
@@ -352,22 +360,22 @@ impl ReadThrough {
     /// As [`invalidate`](Self::invalidate).
     pub async fn invalidate_below(&self, key: &str, version: u64) -> Result<(), CacheError> {
         check_key(key)?;
-        let step = self.shared.invalidation(version);
-        self.shared.send_with_retries(key, step).await.map(drop).map_err(CacheError::unavailable)
+        let operation = self.shared.invalidation(version);
+        self.shared.send_with_retries(key, operation).await.map(drop).map_err(CacheError::unavailable)
     }
 }
 
 impl Shared {
-    /// An invalidation.
+    /// The operation that invalidates a key, and rejects rows below `version`; 0 rejects none.
     pub(crate) fn invalidation(&self, version: u64) -> Operation {
         Operation::Invalidate(version, self.options.stale_micros(), micros(self.options.max_load_time))
     }
 
     /// Sends an operation that may safely be repeated, a few times if there is no reply.
-    pub(crate) async fn send_with_retries(&self, key: &str, step: Operation) -> CrateResult<OperationReply> {
+    pub(crate) async fn send_with_retries(&self, key: &str, operation: Operation) -> CrateResult<OperationReply> {
         let mut tries = 0;
         loop {
-            match self.store.apply(key, step.clone()).await {
+            match self.store.apply(key, operation.clone()).await {
                 Err(error) if error.is_retryable() && tries + 1 < MAX_SEND_ATTEMPTS => {
                     let pause =
                         backoff::pause(tries, Duration::from_millis(20), Duration::from_millis(200), random_u32());
@@ -396,7 +404,7 @@ impl Shared {
     }
 }
 
-/// Checks a key.
+/// `Invalid` unless `key` has 1 to [`MAX_KEY`] bytes.
 pub(crate) fn check_key(key: &str) -> Result<(), CacheError> {
     if (1..=MAX_KEY).contains(&key.len()) {
         return Ok(());

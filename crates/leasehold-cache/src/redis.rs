@@ -16,15 +16,18 @@ use leasehold_internals::redis::link::{LinkListener, LiveConnection};
 use leasehold_internals::redis::nodes::{LinkFactory, Nodes};
 use leasehold_internals::redis::{error, wire as engine};
 
-/// The keys in one deployment of Redis.
+/// The store of a cache in one deployment of Redis: a server, a Sentinel set or a cluster.
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     nodes: Nodes,
     scripts: Scripts,
+    /// What the names of all keys begin with.
     prefix: String,
+    /// The end of the name of this client's inbox channel.
     inbox: String,
+    /// What the names of all inbox channels begin with.
     channels: String,
-    /// The URL, without secrets.
+    /// The URL of the deployment without passwords, for errors.
     pub(crate) display_url: String,
     pub(crate) wakeups: Arc<Wakeups>,
 }
@@ -40,44 +43,46 @@ impl RedisStore {
         if url.option("prefix").is_none() {
             PREFIX.clone_into(&mut config.prefix);
         }
-        let (bells, stale) = (Arc::<Wakeups>::default(), Arc::<Notify>::default());
+        let (wakeups, map_stale) = (Arc::<Wakeups>::default(), Arc::<Notify>::default());
         let inbox = format!("{:016x}", leasehold_internals::random::random_bits() as u64);
         let channel = engine::inbox_channel(&config.prefix, &inbox);
         let (prefix, channels) = (config.prefix.clone(), engine::inbox_channel(&config.prefix, ""));
-        let shown = config.redacted_url.clone();
+        let display_url = config.redacted_url.clone();
         let listener = RedisSubscriber {
             channel: channel.clone(),
-            wakeups: Arc::clone(&bells),
-            needs_refresh: Arc::clone(&stale),
+            wakeups: Arc::clone(&wakeups),
+            needs_refresh: Arc::clone(&map_stale),
         };
         let scripts = Scripts::new();
-        let maker = LinkFactory {
+        let factory = LinkFactory {
             config: Arc::new(config),
             scripts: scripts.all(),
             inbox: channel,
             needs_run_id: false,
             listener: Arc::new(listener),
-            map_stale: stale,
+            map_stale,
         };
-        let nodes = if lazy { Nodes::start(maker).await? } else { Nodes::open(maker).await? };
-        Ok(Self { nodes, scripts, prefix, inbox, channels, display_url: shown, wakeups: bells })
+        let nodes = if lazy { Nodes::start(factory).await? } else { Nodes::open(factory).await? };
+        Ok(Self { nodes, scripts, prefix, inbox, channels, display_url, wakeups })
     }
 
     pub(crate) fn key(&self, key: &str) -> String {
         protocol::entry_key(&self.prefix, key)
     }
 
-    pub(crate) async fn apply(&self, key: &str, step: &Operation) -> Result<OperationReply> {
+    pub(crate) async fn apply(&self, key: &str, operation: &Operation) -> Result<OperationReply> {
         let key = self.key(key);
         let fill = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(&self.inbox).arg(&self.channels);
-            protocol::push_arguments(command, step);
+            protocol::push_arguments(command, operation);
         };
         let slot = self.nodes.slot(&key);
-        let (value, live) = self.nodes.run_script(slot, self.scripts.for_operation(step), 1, &fill).await?;
-        protocol::parse_reply(step, value).ok_or_else(|| error::unexpected_answer(&live.address, &Value::Nil))
+        let (value, live) = self.nodes.run_script(slot, self.scripts.for_operation(operation), 1, &fill).await?;
+        protocol::parse_reply(operation, value).ok_or_else(|| error::unexpected_answer(&live.address, &Value::Nil))
     }
 
+    /// Runs one command on the value of a textbook strategy: `GET`, `SET` or `DEL`, and its
+    /// arguments.
     async fn plain(&self, key: &str, words: &[&[u8]]) -> Result<Value> {
         let key = protocol::plain_key(&self.prefix, key);
         let fill = |command: &mut Cmd, _: &LiveConnection| {
@@ -108,6 +113,7 @@ impl RedisStore {
 struct RedisSubscriber {
     channel: String,
     wakeups: Arc<Wakeups>,
+    /// Notified when the map of the cluster or of the Sentinel set must be read again.
     needs_refresh: Arc<Notify>,
 }
 

@@ -5,7 +5,8 @@
 pub struct Row {
     /// The value, as reads return it.
     pub value: Vec<u8>,
-    /// The row's version: a value with a lower version than a known one is rejected.
+    /// The row's version: a row with a lower version than a known one is rejected. `None`: rows
+    /// have no versions.
     pub version: Option<u64>,
 }
 
@@ -36,11 +37,11 @@ impl<V: Into<Vec<u8>>> From<(V, u64)> for Row {
 /// The state of a row after a write.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum RowState {
-    /// This row; it is stored in the cache.
+    /// The row exists with this value, which is stored in the cache.
     Present(Row),
-    /// No row; that is stored in the cache.
+    /// The row does not exist; "not found" is stored in the cache.
     Absent,
-    /// Unknown: the next reader loads it.
+    /// The writer does not know the row's value: the next reader loads it.
     #[default]
     Unknown,
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Mutex as Turn, watch};
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::error::CacheError;
 use crate::logic::Data;
@@ -15,22 +15,22 @@ use crate::logic::Data;
 type LoadResult = Result<Data, CacheError>;
 type PendingLoad = watch::Receiver<Option<LoadResult>>;
 
-/// All keys that are being loaded past the store.
+/// The keys that are being loaded without the store.
 #[derive(Debug, Default)]
 pub(crate) struct SingleFlight(Mutex<HashMap<String, KeyEntry>>);
 
 #[derive(Debug, Default)]
 struct KeyEntry {
     queue: Arc<LoadQueue>,
-    /// The number of users, counted under the mutex, so that the last one knows that it is the
-    /// last.
+    /// The number of reads that use this entry; the last one removes it.
     users: usize,
 }
 
 #[derive(Debug, Default)]
 struct LoadQueue {
-    running: Turn<()>,
-    /// The load that has not begun.
+    /// Locked by the reader that loads.
+    running: AsyncMutex<()>,
+    /// The load that has not begun, which readers may still join; `None` if there is none.
     pending: Mutex<Option<PendingLoad>>,
 }
 
@@ -77,17 +77,17 @@ impl SingleFlight {
         F: Fn() -> Fut + Send + Sync,
         Fut: Future<Output = LoadResult> + Send,
     {
-        let (lane, _using) = self.enter(key);
+        let (queue, _user) = self.enter(key);
         let mut on_joined = Some(on_joined);
         loop {
-            let (mut boarding, ours) = {
-                let mut open = lane.pending();
-                // A load whose leader was cancelled will never send a result.
-                match open.as_ref().filter(|open| open.has_changed().is_ok()) {
+            let (mut result, ours) = {
+                let mut pending = queue.pending();
+                // A load whose reader was cancelled will never send a result.
+                match pending.as_ref().filter(|pending| pending.has_changed().is_ok()) {
                     Some(theirs) => (theirs.clone(), None),
                     None => {
                         let (sender, receiver) = watch::channel(None);
-                        *open = Some(receiver.clone());
+                        *pending = Some(receiver.clone());
                         (receiver, Some(sender))
                     }
                 }
@@ -96,13 +96,13 @@ impl SingleFlight {
                 on_joined();
             }
             if let Some(sender) = ours {
-                let _turn = lane.running.lock().await;
-                *lane.pending() = None;
+                let _running = queue.running.lock().await;
+                *queue.pending() = None;
                 let outcome = load().await;
                 sender.send_replace(Some(outcome.clone()));
                 return outcome;
             }
-            if let Ok(outcome) = boarding.wait_for(Option::is_some).await
+            if let Ok(outcome) = result.wait_for(Option::is_some).await
                 && let Some(outcome) = &*outcome
             {
                 return outcome.clone();

@@ -8,20 +8,22 @@ use leasehold_internals::metrics::OptionalMetrics;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Reads that found a fresh value.
+    /// Reads that found a fresh value in the cache.
     pub hits: u64,
     /// Reads that got a stale value.
     pub stale: u64,
-    /// Calls of a loader.
+    /// How often a loader was called.
     pub loads: u64,
     /// Reads that waited for another reader's load.
     pub waits: u64,
     /// Reads that bypassed the store: during a write, or because it did not respond.
     pub bypasses: u64,
-    /// Values that were rejected because they came too late.
+    /// Loaded values that the store rejected, because the key was invalidated meanwhile or the row
+    /// was too old.
     pub rejected: u64,
 }
 
+/// A counter; each is a field of [`CacheStats`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counter {
     Hit,
@@ -39,13 +41,14 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(gauges: OptionalMetrics) -> Self {
-        Self { counts: Default::default(), metrics: gauges }
+    pub(crate) fn new(metrics: OptionalMetrics) -> Self {
+        Self { counts: Default::default(), metrics }
     }
 
-    pub(crate) fn count(&self, what: Counter) {
-        self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
-        let result = match what {
+    /// Adds one to a counter and to its metric.
+    pub(crate) fn count(&self, counter: Counter) {
+        self.counts[counter as usize].fetch_add(1, Ordering::Relaxed);
+        let result = match counter {
             Counter::Hit => "hit",
             Counter::Stale => "stale",
             Counter::Load => "load",
@@ -57,7 +60,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> CacheStats {
-        let of = |what: Counter| self.counts[what as usize].load(Ordering::Relaxed);
+        let of = |counter: Counter| self.counts[counter as usize].load(Ordering::Relaxed);
         CacheStats {
             hits: of(Counter::Hit),
             stale: of(Counter::Stale),

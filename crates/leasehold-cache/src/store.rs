@@ -13,7 +13,7 @@ use leasehold::{Error, ErrorKind, Result};
 
 /// The store of a cache's keys. [`ReadThrough`](super::ReadThrough) and the textbook
 /// [strategies](super::strategy) are built on it. On its own it performs the bare
-/// [operations](Operation) that [`Entry`](crate::logic::CacheEntry) specifies.
+/// [operations](Operation) that [`CacheEntry`](crate::logic::CacheEntry) specifies.
 #[derive(Clone, Debug)]
 pub struct CacheStore {
     backend: Arc<Backend>,
@@ -37,9 +37,10 @@ impl CacheStore {
         Self::connect(url, timeout, false).await
     }
 
+    /// Opens a store; with `lazy`, a single Redis need not respond yet.
     pub(crate) async fn connect(url: &str, timeout: Duration, lazy: bool) -> Result<Self> {
         let (url, clock) = (EngineUrl::parse(url)?.read_password_files()?, Clock::system());
-        let kind = match url.scheme.as_str() {
+        let backend = match url.scheme.as_str() {
             "memory" => Backend::Memory(MemoryStore::new(&clock)),
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
                 let opened = RedisStore::open(&url, lazy).await;
@@ -52,17 +53,17 @@ impl CacheStore {
                 return Err(Error::new(ErrorKind::UnknownScheme, message));
             }
         };
-        Ok(Self { backend: Arc::new(kind), timeout, clock })
+        Ok(Self { backend: Arc::new(backend), timeout, clock })
     }
 
-    /// Performs one operation.
+    /// Performs one operation on a key.
     ///
     /// # Errors
     /// If the server did not respond in time. It may have performed the operation.
-    pub async fn apply(&self, key: &str, step: Operation) -> Result<OperationReply> {
+    pub async fn apply(&self, key: &str, operation: Operation) -> Result<OperationReply> {
         match &*self.backend {
-            Backend::Memory(memory) => Ok(memory.apply(key, step)),
-            Backend::Redis(redis) => self.with_timeout(redis, redis.apply(key, &step)).await,
+            Backend::Memory(memory) => Ok(memory.apply(key, operation)),
+            Backend::Redis(redis) => self.with_timeout(redis, redis.apply(key, &operation)).await,
         }
     }
 
@@ -74,7 +75,7 @@ impl CacheStore {
         done.map_err(|error| error.at_engine("redis").at_url(&redis.display_url))
     }
 
-    /// Subscribes to the ends of loads of this key, from now on.
+    /// Subscribes to notifications of when a load of this key ends, from now on.
     pub(crate) fn subscribe(&self, key: &str) -> Subscriber {
         match &*self.backend {
             Backend::Memory(memory) => memory.wakeups.subscribe(key.to_owned()),
@@ -82,6 +83,7 @@ impl CacheStore {
         }
     }
 
+    /// The value of a textbook strategy; `None` if there is none or it has expired.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         match &*self.backend {
             Backend::Memory(memory) => Ok(memory.get(key)),
@@ -89,6 +91,7 @@ impl CacheStore {
         }
     }
 
+    /// Stores a value of a textbook strategy.
     pub(crate) async fn put(&self, key: &str, data: Vec<u8>, ttl: Duration) -> Result<()> {
         match &*self.backend {
             Backend::Memory(memory) => {
@@ -99,6 +102,7 @@ impl CacheStore {
         }
     }
 
+    /// Removes a value of a textbook strategy.
     pub(crate) async fn delete(&self, key: &str) -> Result<()> {
         match &*self.backend {
             Backend::Memory(memory) => {

@@ -26,12 +26,12 @@ use crate::logic::Data;
 use leasehold::Locks;
 use leasehold::Token;
 
-/// The result of a source or a strategy.
+/// The result of a database or a strategy.
 pub type StrategyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
 
 /// The database, as a strategy sees it.
 pub trait Database: Send + Sync {
-    /// Reads the row.
+    /// Reads the row; `None` if it does not exist.
     fn load<'a>(&'a self, key: &'a str) -> StrategyFuture<'a, Option<Row>>;
     /// Writes the row and commits. The token is that of the writer's lock, if it has one: reject
     /// tokens lower than one seen before.
@@ -40,9 +40,10 @@ pub trait Database: Send + Sync {
 
 /// A strategy to keep a cache beside a database.
 pub trait Strategy: Send + Sync {
-    /// The name of the strategy.
+    /// The name of the strategy in reports.
     fn name(&self) -> &'static str;
-    /// Reads through the cache.
+    /// Reads a key as the strategy does: from the cache or, on a miss, from the database. `None` if
+    /// the row does not exist.
     fn read<'a>(&'a self, source: &'a dyn Database, key: &'a str) -> StrategyFuture<'a, Data>;
     /// Writes to the database, and updates the cache as the strategy requires.
     fn write<'a>(&'a self, source: &'a dyn Database, key: &'a str, value: Vec<u8>) -> StrategyFuture<'a, ()>;
@@ -69,12 +70,14 @@ impl CacheAside {
         self.store.delete(key).await.map_err(CacheError::unavailable)
     }
 
+    /// Reads the database, and stores the row in the cache.
     async fn load(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         let Some(row) = source.load(key).await? else { return Ok(None) };
         self.store.put(key, row.value.clone(), self.ttl).await.map_err(CacheError::unavailable)?;
         Ok(Some(row.value))
     }
 
+    /// Reads the cache; on a miss, reads the database and stores the row in the cache.
     async fn read_aside(&self, source: &dyn Database, key: &str) -> Result<Data, CacheError> {
         match self.get(key).await? {
             Some(data) => Ok(Some(data)),
@@ -83,7 +86,7 @@ impl CacheAside {
     }
 }
 
-/// Values only expire.
+/// Writes do not touch the cache: its values only expire.
 #[derive(Clone, Debug)]
 pub struct TtlOnly(pub CacheAside);
 
@@ -101,7 +104,7 @@ impl Strategy for TtlOnly {
     }
 }
 
-/// Cache-aside: delete, then commit.
+/// Cache-aside; a write deletes the cached value and then commits.
 #[derive(Clone, Debug)]
 pub struct DeleteFirst(pub CacheAside);
 
@@ -122,7 +125,7 @@ impl Strategy for DeleteFirst {
     }
 }
 
-/// Cache-aside: commit, then delete.
+/// Cache-aside; a write commits and then deletes the cached value.
 #[derive(Clone, Debug)]
 pub struct DeleteAfter(pub CacheAside);
 
@@ -146,9 +149,9 @@ impl Strategy for DeleteAfter {
 /// Delete, commit, and delete again in the background after a delay.
 #[derive(Clone, Debug)]
 pub struct DelayedDoubleDelete {
-    /// The cached values.
+    /// The store and the TTL of the cached values.
     pub cache: CacheAside,
-    /// The delay of the second delete.
+    /// The time from the commit to the second delete.
     pub delay: Duration,
 }
 
@@ -180,9 +183,9 @@ impl Strategy for DelayedDoubleDelete {
 /// its token.
 #[derive(Clone, Debug)]
 pub struct LockProtected {
-    /// The cached values.
+    /// The store and the TTL of the cached values.
     pub cache: CacheAside,
-    /// The locks.
+    /// Where the locks are held.
     pub locks: Locks,
 }
 
@@ -222,7 +225,7 @@ fn read_through<'a>(cache: &'a ReadThrough, source: &'a dyn Database, key: &'a s
     Box::pin(cache.get_or_load(key, move || source.load(key)))
 }
 
-/// Ours: commit, then invalidate.
+/// Leasehold's cache; a write commits and then invalidates the key.
 #[derive(Clone, Debug)]
 pub struct InvalidateAfterCommit(pub ReadThrough);
 
@@ -243,13 +246,13 @@ impl Strategy for InvalidateAfterCommit {
     }
 }
 
-/// Ours: announced, committed and stored in the cache under a lock with the key's name, whose token
-/// the database can check.
+/// Leasehold's cache; a write is announced, committed and stored in the cache under a lock with the
+/// key's name, whose token the database can check.
 #[derive(Clone, Debug)]
 pub struct WriteThrough {
-    /// The cache.
+    /// The cache that is read and written through.
     pub cache: ReadThrough,
-    /// The locks.
+    /// Where the locks are held.
     pub locks: Locks,
 }
 

@@ -1,4 +1,4 @@
-//! Reads and writes on `memory:`, in orders that gates determine.
+//! Reads and writes on `memory:`, in orders that a test determines by holding back loads.
 
 use std::collections::BTreeSet;
 use std::io::Error as Io;
@@ -19,11 +19,11 @@ fn builder_without_timeouts() -> Builder {
     ReadThrough::builder().ttl(LONG_TTL).load_lease(LONG_TTL).max_load_time(LONG_TTL).early_reload(0.0)
 }
 
-/// A database with one number, whose reads end when a gate permits.
+/// A database with one number. Each read ends only when the test adds a permit to the gate.
 #[derive(Clone)]
 struct GatedDatabase {
     value: Arc<AtomicU64>,
-    /// Loads that have read the number.
+    /// The number of loads that have read the number; they may still wait at the gate.
     started_loads: Arc<AtomicU32>,
     gate: Arc<Semaphore>,
 }
@@ -121,7 +121,7 @@ async fn not_found_is_cached_too() {
 
 #[tokio::test]
 async fn one_reader_reloads_a_value_before_it_expires() {
-    // The load was long compared with the time left: it is certainly early.
+    // A load takes long compared with the TTL, so a reload before the end is certain.
     let cache = builder_without_timeouts()
         .early_reload(100.0)
         .ttl(Duration::from_millis(200))
@@ -251,7 +251,7 @@ async fn a_writer_that_dies_leaves_no_stale_value() {
     }
 }
 
-/// The reply to its COMMIT is lost, and the database applies it later.
+/// The reply to the writer's COMMIT is lost, and the database applies it later.
 #[tokio::test]
 async fn a_commit_applied_after_its_failure_leaves_no_stale_value() {
     // The mark is still set when the commit fails, or it is gone and a reader has stored the old

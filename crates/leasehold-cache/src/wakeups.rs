@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The last notification of a key: which lease ended, and the error if its load failed.
+/// The last notification of a key: which lease ended, and the error if its load failed. The lease 0
+/// means that notifications may have been lost.
 #[derive(Clone, Debug, Default)]
 struct Notification {
     lease: u128,
@@ -19,8 +20,7 @@ pub(crate) struct Wakeups(Mutex<HashMap<String, KeyChannel>>);
 #[derive(Debug, Default)]
 struct KeyChannel {
     sender: watch::Sender<Notification>,
-    /// The number of listeners, counted under the mutex, so that the last one knows that it is the
-    /// last.
+    /// The number of waiting readers; the last one removes the channel.
     subscribers: usize,
 }
 
@@ -29,32 +29,33 @@ impl Wakeups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Subscribes to notifications from now on.
+    /// Subscribes to the notifications of a key, from now on.
     pub(crate) fn subscribe(self: &Arc<Self>, key: String) -> Subscriber {
-        let notification = {
+        let receiver = {
             let mut all = self.channels();
-            let bell = all.entry(key.clone()).or_default();
-            bell.subscribers += 1;
-            bell.sender.subscribe()
+            let channel = all.entry(key.clone()).or_default();
+            channel.subscribers += 1;
+            channel.sender.subscribe()
         };
-        Subscriber { wakeups: Arc::clone(self), key, receiver: notification }
+        Subscriber { wakeups: Arc::clone(self), key, receiver }
     }
 
+    /// Wakes the readers of a key: this lease has ended; its load failed if there is a `failure`.
     pub(crate) fn notify(&self, key: &str, lease: u128, failure: Option<&str>) {
-        if let Some(bell) = self.channels().get(key) {
-            bell.sender.send_replace(Notification { lease, failure: failure.map(Arc::from) });
+        if let Some(channel) = self.channels().get(key) {
+            channel.sender.send_replace(Notification { lease, failure: failure.map(Arc::from) });
         }
     }
 
-    /// Notifications may have been lost: all readers read again.
+    /// Wakes the readers of all keys, to read again: notifications may have been lost.
     pub(crate) fn notify_all(&self) {
-        for bell in self.channels().values() {
-            bell.sender.send_replace(Notification::default());
+        for channel in self.channels().values() {
+            channel.sender.send_replace(Notification::default());
         }
     }
 }
 
-/// One waiting reader.
+/// A reader that waits for notifications of one key.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     wakeups: Arc<Wakeups>,
@@ -63,9 +64,10 @@ pub(crate) struct Subscriber {
 }
 
 impl Subscriber {
-    /// Waits for a notification. Returns the error if the load under this lease failed.
+    /// Waits for the next notification. Returns the error if the load under this lease failed, and
+    /// otherwise `None`: read again.
     pub(crate) async fn wait(&mut self, lease: u128) -> Option<Arc<str>> {
-        // The sender lives as long as there is a listener.
+        // The sender exists as long as there is a subscriber, so this cannot fail.
         let _ = self.receiver.changed().await;
         let notification = self.receiver.borrow_and_update();
         notification.failure.clone().filter(|_| notification.lease == lease)
@@ -75,9 +77,9 @@ impl Subscriber {
 impl Drop for Subscriber {
     fn drop(&mut self) {
         let mut all = self.wakeups.channels();
-        if let Some(bell) = all.get_mut(&self.key) {
-            bell.subscribers -= 1;
-            if bell.subscribers == 0 {
+        if let Some(channel) = all.get_mut(&self.key) {
+            channel.subscribers -= 1;
+            if channel.subscribers == 0 {
                 all.remove(&self.key);
             }
         }

@@ -22,12 +22,12 @@ struct Mark<'a> {
     key: &'a str,
     id: u128,
     generation: u64,
-    /// The mark is set at least until then: counted from before the request.
+    /// The mark is set at least until then, by this process's clock.
     expires_at: Instant,
 }
 
-/// A requested mark whose state is unknown. Dropping this removes the mark, because no write uses
-/// it.
+/// A mark that was requested and not confirmed. Dropping this removes the mark if it may be set: no
+/// write uses it.
 struct MarkGuard<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
@@ -41,16 +41,16 @@ impl Drop for MarkGuard<'_> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (shared, key) = (Arc::clone(self.shared), self.key.to_owned());
-            let step = Operation::FinishWrite(self.mark, None, micros(shared.options.max_load_time));
+            let operation = Operation::FinishWrite(self.mark, None, micros(shared.options.max_load_time));
             // The result is ignored: a mark that could not be removed expires.
-            drop(runtime.spawn(async move { shared.send_with_retries(&key, step).await }));
+            drop(runtime.spawn(async move { shared.send_with_retries(&key, operation).await }));
         }
     }
 }
 
 impl ReadThrough {
-    /// Writes under a lock: calls `commit` with the token of `guard`. `commit` returns the state of
-    /// the row [row_state](RowState), which is then in the cache.
+    /// Writes under a lock: calls `commit` with the token of `guard`. `commit` returns the
+    /// [state of the row](RowState), which is then in the cache.
     ///
     /// The key is marked *before* the commit: until the write is over, reads go to the loader, and
     /// no value is accepted. So a writer that dies after its commit leaves no stale value: its mark
@@ -86,8 +86,8 @@ impl ReadThrough {
         self.write_with(key, guard.token(), commit).await
     }
 
-    /// The same with a token from another source, which must number the writers of this key in
-    /// rising order.
+    /// As [`write_through`](Self::write_through), with a token from another source than a guard. It
+    /// must number the writers of this key in rising order.
     ///
     /// # Errors
     /// As [`write_through`](Self::write_through).
@@ -145,11 +145,12 @@ impl ReadThrough {
         }
     }
 
+    /// Marks the key; `Superseded` if a writer with a higher token came first.
     async fn set_mark<'a>(&self, key: &'a str, token: Token) -> Result<Mark<'a>, CacheError> {
         let (shared, id) = (&self.shared, random::unique_id());
         let sent = shared.clock.now();
-        // Created before the request, as for a lease: a caller that is cancelled or times out
-        // before the reply may have marked the key.
+        // Created before the request: a caller that is cancelled or times out before the reply may
+        // have marked the key.
         let mut requested_mark = MarkGuard { shared, key, mark: id, may_be_set: true };
         let answer = shared.store.apply(key, Operation::BeginWrite(self.write_request(id, token))).await;
         requested_mark.may_be_set = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
@@ -163,22 +164,23 @@ impl ReadThrough {
         }
     }
 
-    /// It is unknown whether the write had, or will have, an effect. The mark is set again and
-    /// expires later. If it had expired, a value that a reader stored since is dropped, too.
+    /// Marks the key again after a failed commit, because the write may still take effect; the mark
+    /// then expires. If the mark had expired, a value that a reader stored since is dropped.
     async fn restore_mark(&self, mark: &Mark<'_>, token: Token) {
         let shared = &self.shared;
         let again = shared.send_with_retries(mark.key, Operation::BeginWrite(self.write_request(mark.id, token))).await;
-        // A newer writer came first. Its value may be outdated once the database is done.
+        // A writer with a higher token came first. Its value may be outdated once the database has
+        // applied ours.
         let restored = match again {
             Ok(OperationReply::WriteBegun(Err(_))) => shared.send_with_retries(mark.key, shared.invalidation(0)).await,
             other => other,
         };
         if let Err(error) = restored {
-            tracing::warn!(%error, key = mark.key, "the cache could not be restored of a write that failed");
+            tracing::warn!(%error, key = mark.key, "the key could not be marked after a failed write: its cached value may be stale until its TTL ends");
         }
     }
 
-    /// Renews the mark while the writer runs.
+    /// Renews the mark until this future is dropped.
     async fn renew_mark(&self, mark: &mut Mark<'_>) -> Infallible {
         loop {
             self.shared.clock.sleep(self.max_write_time() / 3).await;
@@ -186,14 +188,17 @@ impl ReadThrough {
         }
     }
 
+    /// Renews the mark once; an error of the store is ignored, because the next renewal follows
+    /// soon.
     async fn extend_mark(&self, mark: &mut Mark<'_>) {
         let (sent, time) = (self.shared.clock.now(), self.max_write_time());
-        let step = Operation::ExtendWrite(mark.id, micros(time), micros(self.shared.options.max_load_time));
-        if let Ok(OperationReply::WriteExtended(true)) = self.shared.store.apply(mark.key, step).await {
+        let operation = Operation::ExtendWrite(mark.id, micros(time), micros(self.shared.options.max_load_time));
+        if let Ok(OperationReply::WriteExtended(true)) = self.shared.store.apply(mark.key, operation).await {
             mark.expires_at = sent.saturating_add(time);
         }
     }
 
+    /// Removes the mark and stores the new state of the row. `cost`: how long the write took.
     async fn finish_write(&self, mark: &Mark<'_>, row_state: RowState, cost: Duration) -> Result<(), Error> {
         let shared = &self.shared;
         let row = match row_state {
@@ -202,8 +207,8 @@ impl ReadThrough {
             RowState::Unknown => None,
         };
         let load = row.map(|row| shared.loaded_value(mark.id, mark.generation, row, cost));
-        let step = Operation::FinishWrite(mark.id, load, micros(shared.options.max_load_time));
+        let operation = Operation::FinishWrite(mark.id, load, micros(shared.options.max_load_time));
         // Sending it twice is harmless: only the value is then not in the cache.
-        shared.send_with_retries(mark.key, step).await.map(drop)
+        shared.send_with_retries(mark.key, operation).await.map(drop)
     }
 }

@@ -18,12 +18,12 @@ pub struct ActorProcess {
 }
 
 impl ActorProcess {
-    /// Starts the program and makes it open the engine.
+    /// Starts the program `exe` and makes it open the engine at `url`, with this TTL for its locks.
     pub async fn open(exe: &Path, url: &str, ttl: Duration) -> Self {
         Self::open_with(exe, &[], url, ttl).await
     }
 
-    /// The same as [`open`](Self::open), with `env` added to its environment.
+    /// Like [`open`](Self::open), with the variables `env` added to the process's environment.
     pub async fn open_with(exe: &Path, env: &[(&str, &str)], url: &str, ttl: Duration) -> Self {
         let actor = Actor::spawn(exe, &[], env).unwrap_or_else(|error| panic!("{error}"));
         let mut process = Self { actor, pending_reports: VecDeque::new() };
@@ -37,7 +37,7 @@ impl ActorProcess {
         process
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.actor.pid()
     }
@@ -53,7 +53,8 @@ impl ActorProcess {
         self.actor.send(&line).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Waits for the first unread report that `pick` accepts, and returns its result.
+    /// Waits for the first unread report for which `pick` returns a value, and returns that;
+    /// `expected` names it in the error of a timeout.
     pub async fn wait_for_report<T>(&mut self, expected: &str, pick: impl Fn(&ActorReport) -> Option<T>) -> T {
         if let Some(at) = self.pending_reports.iter().position(|report| pick(report).is_some()) {
             let report = self.pending_reports.remove(at).expect("a found report");
@@ -70,14 +71,16 @@ impl ActorProcess {
         }
     }
 
-    /// Acquires a lock, waiting for it, and returns its token and the time of the grant.
+    /// Makes the process acquire a lock, waiting for it. Returns the token and the time of the
+    /// grant in nanoseconds of the machine's clock.
     pub async fn acquire(&mut self, request: LockRequest) -> (u64, u64) {
         let guard = request.guard.clone();
         self.send(&ActorCommand::Lock(request)).await;
         self.wait_granted(&guard).await
     }
 
-    /// Waits until a lock is granted, and returns its token and the time of the grant.
+    /// Waits until the process has acquired the lock of this guard. Returns the token and the time
+    /// of the grant in nanoseconds of the machine's clock.
     pub async fn wait_granted(&mut self, guard_name: &str) -> (u64, u64) {
         let answer = self.wait_for_report(guard_name, |report| match report {
             ActorReport::Granted { guard, token, at } if guard == guard_name => Some(Ok((*token, *at))),
@@ -88,7 +91,8 @@ impl ActorProcess {
         answer.await.unwrap_or_else(|message| panic!("{guard_name} was not granted: {message}"))
     }
 
-    /// Whether the process considers a guard held, and when it checked.
+    /// Whether the process considers a guard held, and when it checked, in nanoseconds of the
+    /// machine's clock.
     pub async fn query_held(&mut self, guard_name: &str) -> (bool, u64) {
         self.send(&ActorCommand::Held { guard: guard_name.to_owned() }).await;
         self.wait_for_report("whether it is held", |report| match report {
@@ -98,7 +102,8 @@ impl ActorProcess {
         .await
     }
 
-    /// Releases a guard and returns the outcome.
+    /// Makes the process release a guard. Returns `released`, or the reason for which it was lost
+    /// before.
     pub async fn release(&mut self, guard_name: &str) -> String {
         self.send(&ActorCommand::Release { guard: guard_name.to_owned() }).await;
         self.wait_for_report("a release", |report| match report {
@@ -118,7 +123,8 @@ impl ActorProcess {
         .await
     }
 
-    /// Writes to a register, and returns whether the write was accepted.
+    /// Makes the process write to a register, with its guard's token if `fenced`. Returns whether
+    /// the write was accepted.
     pub async fn write(&mut self, guard_name: &str, register: &Path, value: u64, fenced: bool) -> bool {
         let (guard, register) = (guard_name.to_owned(), register.to_owned());
         self.send(&ActorCommand::Write { guard, register, value, fenced }).await;
@@ -129,7 +135,7 @@ impl ActorProcess {
         .await
     }
 
-    /// Its wall clock in milliseconds since 1970.
+    /// The process's wall clock in milliseconds since 1970.
     pub async fn wall_clock_ms(&mut self) -> u64 {
         self.send(&ActorCommand::WallClock).await;
         self.wait_for_report("its wall clock", |report| {
@@ -138,7 +144,8 @@ impl ActorProcess {
         .await
     }
 
-    /// Writes a record over a version, and returns its new version and the engine's time.
+    /// Makes the process write a record that has `expected_version`. Returns the new version and
+    /// the engine's time since 1970.
     pub async fn write_record(&mut self, name: &str, expected_version: u64, value: &str) -> (u64, Duration) {
         self.send(&ActorCommand::Record { name: name.to_owned(), expected_version, value: value.to_owned() }).await;
         let answer = self.wait_for_report("a record", |report| match report {
@@ -149,7 +156,8 @@ impl ActorProcess {
         answer.await.unwrap_or_else(|message| panic!("{name} was not written: {message}"))
     }
 
-    /// Waits for the end of a contention run, and returns the number of overlaps and the tokens.
+    /// Waits until the process has finished [`ActorCommand::Contend`]. Returns how often another
+    /// visitor was inside at the same time, and its tokens in the order of the grants.
     pub async fn wait_contention_result(&mut self) -> (u32, Vec<u64>) {
         self.wait_for_report("the end of the contention run", |report| match report {
             ActorReport::ContentionResult { overlaps, tokens } => Some(Ok((*overlaps, tokens.clone()))),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold::Claim;
 use leasehold::engine::{AcquireReply, Capabilities, Engine, ReleaseReply, RenewReply, Step};
 
-/// A real engine without queues, modes, owners, inspections and evictions.
+/// A real engine without queues, modes, owners, inspections and force releases.
 #[derive(Debug)]
 pub struct LimitedEngine {
     inner: Arc<dyn Engine>,

@@ -16,7 +16,8 @@ pub struct OverlapProbe {
 }
 
 impl OverlapProbe {
-    /// Stays inside for a while, with this weight.
+    /// Stays inside for a while, and counts `weight` (such as the number of permits held)
+    /// meanwhile.
     pub async fn visit(&self, weight: u32) {
         let now = self.current.fetch_add(weight, Ordering::SeqCst) + weight;
         self.max_concurrent.fetch_max(now, Ordering::SeqCst);
@@ -29,12 +30,12 @@ impl OverlapProbe {
         self.current.fetch_sub(weight, Ordering::SeqCst);
     }
 
-    /// The highest concurrent weight.
+    /// The highest sum of the weights that were inside at the same time.
     pub fn max_concurrent(&self) -> u32 {
         self.max_concurrent.load(Ordering::SeqCst)
     }
 
-    /// The counted visits; too few if two overlapped.
+    /// How many visits were counted: fewer than there were if two overlapped.
     pub fn visit_count(&self) -> u32 {
         self.visit_count.load(Ordering::SeqCst)
     }
@@ -61,7 +62,7 @@ pub async fn visit_folder(folder: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The counted visits of a folder.
+/// How many visits of a folder were counted: fewer than there were if two overlapped.
 ///
 /// # Errors
 /// If the folder cannot be read.

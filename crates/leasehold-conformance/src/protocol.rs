@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestMode {
-    /// Exclusive.
+    /// A mutex or a write lock.
     Exclusive,
-    /// Shared with others.
+    /// A read lock.
     Shared,
-    /// A number of permits, and the limit.
+    /// Permits of a semaphore, and the semaphore's limit.
     Permits(u32, u32),
 }
 
@@ -30,17 +30,17 @@ impl From<RequestMode> for Mode {
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRequest {
-    /// The name of the guard in later commands.
+    /// The name by which later commands and reports refer to the acquired guard.
     pub guard: String,
     /// The lock name.
     pub name: String,
     /// The lock mode.
     pub mode: RequestMode,
-    /// The owner's name, if any.
+    /// The owner's name; `None` for a claim without an owner.
     pub owner: Option<String>,
     /// The timeout in milliseconds; 0 is a try, and `None` is unlimited.
     pub wait_ms: Option<u64>,
-    /// The description that others see.
+    /// The description of the holder that other clients see.
     pub describe: String,
     /// Whether to retry while the engine does not answer in time, for a TTL that is short for a
     /// slow machine.
@@ -61,7 +61,8 @@ impl LockRequest {
         }
     }
 
-    /// The same, retrying while the engine does not answer in time.
+    /// Acquires a lock exclusively without a timeout, and retries while the engine does not answer
+    /// in time. The guard has the lock's name.
     pub fn exclusive_with_retries(name: &str) -> Self {
         Self { retries_unavailable: true, ..Self::exclusive(name) }
     }
@@ -85,9 +86,9 @@ pub enum ActorCommand {
     /// Acquires and releases a lock repeatedly and checks for other visitors. Unless `locked`, it
     /// does so without the lock, until the first overlap.
     Contend { name: String, folder: PathBuf, rounds: u32, locked: bool },
-    /// Writes a record over a version.
+    /// Writes a record if it still has this version.
     Record { name: String, expected_version: u64, value: String },
-    /// Reports its wall clock.
+    /// Makes the actor report its wall clock.
     WallClock,
     /// Ends the process.
     Quit,
@@ -102,13 +103,14 @@ pub enum ActorReport {
     Opened { pid: u32 },
     /// A lock was granted.
     Granted { guard: String, token: u64, at: u64 },
-    /// A lock is not free.
+    /// A lock was not acquired, because it was not free within the timeout.
     Busy { guard: String },
-    /// A call failed.
+    /// A command failed with an error of the library.
     Failed { guard: String, kind: String, message: String },
     /// Whether a guard is held, and when that was checked.
     Held { guard: String, held: bool, at: u64, deadline: u64 },
-    /// A guard was released: `released`, or the reason of its earlier loss.
+    /// A guard was released. `outcome` is `released`, or the reason for which the lock was lost
+    /// before.
     Released { guard: String, outcome: String },
     /// A guard was lost; reported without a command.
     Lost { guard: String, reason: String, at: u64 },

@@ -23,7 +23,8 @@ impl Register {
         Ok(Self { file })
     }
 
-    /// Writes with a token. Returns `false` if a higher token has written.
+    /// Writes with a token. Returns `false`, and writes nothing, if a higher token has written
+    /// before.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -49,7 +50,7 @@ impl Register {
         })
     }
 
-    /// The number.
+    /// The number that the last accepted write has stored.
     ///
     /// # Errors
     /// If the file cannot be read.

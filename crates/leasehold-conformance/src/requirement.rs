@@ -7,13 +7,13 @@ use leasehold::{ClaimId, Error, ErrorKind, Locks, Owner};
 
 use crate::test_context::{LONG_TTL, TestContext};
 
-/// A check on an engine.
+/// A check of an engine's behaviour; it panics if the engine behaves otherwise.
 pub type EngineCheck = for<'a> fn(&'a TestContext) -> BoxFuture<'a, ()>;
 
 /// A capability that a case needs.
 #[derive(Clone, Copy)]
 pub struct Requirement {
-    /// Its name, as in "the engine has no ...".
+    /// The name of the capability, as in "the engine has no semaphores".
     pub capability: &'static str,
     /// Whether an engine has it.
     pub is_met: fn(&Capabilities) -> bool,
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Requirement {
     }
 }
 
-/// Shared mode.
+/// The engine has shared locks: several readers hold one at the same time.
 pub const SHARED: Requirement = Requirement {
     capability: "shared locks",
     is_met: |can| can.shared,
@@ -37,7 +37,7 @@ pub const SHARED: Requirement = Requirement {
     }),
 };
 
-/// Permits.
+/// The engine has semaphores: claims on a number of permits.
 pub const PERMITS: Requirement = Requirement {
     capability: "semaphores",
     is_met: |can| can.permits,
@@ -46,7 +46,7 @@ pub const PERMITS: Requirement = Requirement {
     }),
 };
 
-/// Re-entry by the same owner.
+/// The engine lets an owner acquire a lock again that it already holds.
 pub const REENTRY: Requirement = Requirement {
     capability: "re-entry by an owner",
     is_met: |can| can.reentrancy,
@@ -55,7 +55,7 @@ pub const REENTRY: Requirement = Requirement {
     }),
 };
 
-/// Inspection of holders and waiters.
+/// The engine shows the holders and waiters of a lock.
 pub const INSPECTION: Requirement = Requirement {
     capability: "inspection",
     is_met: |can| can.inspection,
@@ -69,7 +69,7 @@ pub const INSPECTION: Requirement = Requirement {
     }),
 };
 
-/// Force release of claims.
+/// The engine lets one client force-release the claim of another.
 pub const FORCE_RELEASE: Requirement = Requirement {
     capability: "force release",
     is_met: |can| can.force_release,
@@ -78,36 +78,37 @@ pub const FORCE_RELEASE: Requirement = Requirement {
     }),
 };
 
-/// Records beside the locks.
+/// The engine stores versioned records beside the locks.
 pub const RECORDS: Requirement = Requirement {
     capability: "records",
     is_met: |can| can.records,
     check_refused: Some(|context| assert_refused(context, async |locks| locks.records().map(drop)).boxed()),
 };
 
-/// Waiters are served in order.
+/// The engine has a queue: waiters are served in the order of their requests.
 pub const FIFO: Requirement =
     Requirement { capability: "queue", is_met: |can| can.fairness == Fairness::Fifo, check_refused: None };
 
-/// Tokens rise over restarts.
+/// The engine's tokens keep rising when its server restarts.
 pub const DURABLE: Requirement =
     Requirement { capability: "durable tokens", is_met: |can| can.fencing == Fencing::Durable, check_refused: None };
 
-/// Other processes see the locks.
+/// The engine's locks exclude other processes, too.
 pub const MULTI_PROCESS: Requirement = Requirement {
     capability: "reach beyond one process",
     is_met: |can| can.reach != Reach::Process,
     check_refused: None,
 };
 
-/// A dead process's locks become free at once.
+/// The engine frees the locks of a dead process at once, before their TTL.
 pub const DEATH_DETECTION: Requirement = Requirement {
     capability: "detection of process deaths",
     is_met: |can| can.expiry == Expiry::LeaseOrProcessDeath,
     check_refused: None,
 };
 
-/// The engine rejects `request` with `Unsupported`, names itself, and receives no call.
+/// Asserts that `request` fails with `Unsupported`, that the error names the engine, and that no
+/// call reaches the engine.
 async fn assert_refused(context: &TestContext, request: impl AsyncFnOnce(Locks) -> Result<(), Error>) {
     let (locks, flaky) = context.open_flaky(LONG_TTL).await;
     let error = request(locks).await.expect_err("an unsupported call is rejected");

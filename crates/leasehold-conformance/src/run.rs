@@ -7,8 +7,8 @@ use crate::cases::{CASES, Case};
 use crate::subject::Subject;
 use crate::test_context::{TEST_TIMEOUT, TestContext};
 
-/// Ends a case that hangs in a call without its own timeout. Longer than [`TEST_TIMEOUT`], so that
-/// a timed-out wait can report its cause.
+/// The time limit of a case, for one that hangs in a call without its own timeout. Longer than
+/// [`TEST_TIMEOUT`], so that a timed-out wait can report its cause.
 const CASE_TIMEOUT: Duration = TEST_TIMEOUT.saturating_mul(3);
 
 /// Runs a case on a fresh instance, and checks that nothing is left behind. If the engine lacks a

@@ -15,14 +15,14 @@ use crate::test_context::{TEST_TIMEOUT, TestContext};
 /// The shortest TTL of a case, even if the engine allows a shorter one.
 const SHORT_TTL: Duration = Duration::from_millis(300);
 
-/// The number of repetitions of a check that gains from them: few in the gate, many in nightly
-/// runs.
+/// How often a check is repeated that finds more the more often it runs: `gate` times in the gate,
+/// `nightly` times in nightly runs.
 pub const fn repetitions(gate: u32, nightly: u32) -> u32 {
     if cfg!(feature = "nightly") { nightly } else { gate }
 }
 
-/// The error of a request that must not be granted, retried while the engine does not answer in
-/// time.
+/// The error with which a request fails that must not be granted. The request is sent again while
+/// the engine does not answer in time.
 pub async fn expect_not_granted<T: Debug, F: Future<Output = Result<T, Error>>>(
     mut request: impl FnMut() -> F,
 ) -> Error {

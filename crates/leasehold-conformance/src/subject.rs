@@ -30,26 +30,27 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The instance at this URL.
+    /// An instance that clients open by this URL.
     pub fn with_url(url: impl Into<String>) -> Self {
         Self { url: url.into(), open: None, wrap: None, _keep_alive: None }
     }
 
-    /// The same, opened by this function, for an engine that the library does not know.
+    /// Makes clients open the instance with this function: for an engine that the library does not
+    /// know.
     #[must_use]
     pub fn opened_by(mut self, open: Open) -> Self {
         self.open = Some(open);
         self
     }
 
-    /// The same, with something that must live as long: a temporary folder, a server.
+    /// Keeps this value as long as the instance: a temporary folder, or a server.
     #[must_use]
     pub fn with_keep_alive(mut self, keep: impl Any + Send + Sync) -> Self {
         self._keep_alive = Some(Box::new(keep));
         self
     }
 
-    /// The same, with every client's engine wrapped.
+    /// Wraps the engine of every client.
     #[must_use]
     pub fn with_wrapper(mut self, wrap: EngineWrapper) -> Self {
         self.wrap = Some(wrap);

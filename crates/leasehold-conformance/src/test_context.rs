@@ -15,15 +15,15 @@ use crate::actor_process::ActorProcess;
 use crate::flaky::FlakyEngine;
 use crate::subject::Instance;
 
-/// The timeout of every wait, against hanging: it is no measure of speed. Only a failure waits this
-/// long, and it is well below [`LONG_TTL`].
+/// The time limit of every wait, well below [`LONG_TTL`]. Only a failing case waits this long, so
+/// it says nothing about speed.
 pub const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 /// A TTL that no case outlives: a lock that becomes free earlier did not expire.
 pub const LONG_TTL: Duration = Duration::from_secs(600);
 /// The poll interval for an engine without notifications.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// One fresh instance of the engine.
+/// One fresh instance of the engine, and the clients and processes that a case opens on it.
 #[derive(Debug)]
 pub struct TestContext {
     instance: Instance,
@@ -31,12 +31,12 @@ pub struct TestContext {
     first_client: Arc<dyn Engine>,
     actor_path: PathBuf,
     next_name: AtomicU32,
-    /// The client that checks whether locks are free.
+    /// The client that checks whether locks are free; opened at its first use.
     probe_client: OnceCell<Locks>,
 }
 
-/// Adds a connect timeout that only a hang exceeds, unless the URL has one: a slow server on a busy
-/// machine is not unreachable.
+/// `url` with a connect timeout of a minute, unless it has one: a slow server on a busy machine
+/// does not count as unreachable.
 pub fn patient_url(url: &str) -> String {
     if url.contains("connect-timeout=") {
         return url.to_owned();
@@ -110,7 +110,7 @@ impl TestContext {
         (Locks::builder().ttl(ttl).open_engine(engine), flaky)
     }
 
-    /// A claim to use with the engine directly.
+    /// A claim on the lock `name`, for use with an engine without the library's client.
     pub fn new_claim(&self, name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
         new_claim(name, mode, owner, ttl)
     }
@@ -163,7 +163,7 @@ impl TestContext {
                     return (token, lasts_a_ttl.then_some(reserved_at));
                 }
                 AcquireReply::Refused(refusal) => panic!("refused: {refusal:?}"),
-                AcquireReply::ForceReleased => panic!("evicted"),
+                AcquireReply::ForceReleased => panic!("force-released"),
                 AcquireReply::Queued { recheck_after: recheck, .. } => {
                     let timeout = recheck.unwrap_or(claim.options.ttl / 3).min(claim.options.ttl / 3).min(TEST_TIMEOUT);
                     eventually(TEST_TIMEOUT, || Arc::clone(engine).wait(Arc::clone(claim), timeout)).await

@@ -14,23 +14,23 @@ pub struct Jobs {
     locks: Locks,
 }
 
-/// The state of a job.
+/// The state of a job when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobStatus {
     /// The job's name.
     pub name: String,
-    /// The schedule of the node that decided last.
+    /// The cron expression of the node that decided last.
     pub schedule: String,
-    /// Its time zone.
+    /// The time zone of the cron expression.
     pub zone: String,
     /// When the first node joined the job.
     pub since: Tick,
-    /// The newest tick that was decided.
+    /// The newest tick about which a node has decided whether it runs.
     pub decided: Tick,
-    /// The next tick, if the schedule can be parsed and has one.
+    /// The next tick after the present time; `None` if the schedule cannot be parsed or has ended.
     pub next: Option<Tick>,
-    /// Since when it is paused, and by which client.
+    /// Since when the job is paused, and by which client; `None` if it is not paused.
     pub paused: Option<OperatorRequest>,
     /// Ticks that will run and have not begun.
     pub queue: Vec<Tick>,
@@ -39,23 +39,24 @@ pub struct JobStatus {
     /// Runs that have begun and not ended. The run of a dead node stays listed until another node
     /// finds it.
     pub running: Vec<ActiveRun>,
-    /// The outcomes of ticks, newest last.
+    /// The last twenty outcomes of ticks, newest last.
     pub history: Vec<HistoryEntry>,
-    /// The engine's time.
+    /// The engine's time when the state was read.
     pub now: Tick,
-    /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too
-    /// much: no tick is due until then.
+    /// By how many seconds the last decided tick is ahead of the engine's clock, if by more than a
+    /// minute; otherwise `None`. No tick is due until the clock has caught up.
     pub clock_behind_by: Option<i64>,
     /// The first tick that no node has decided, if it was due more than a minute ago and the job is
     /// neither paused nor running: probably no node runs the job.
     pub undecided: Option<Tick>,
 }
 
-/// After this many seconds a tick should have been decided, if any node runs the job.
-const LATE_AFTER: i64 = 60;
+/// A tick that no node has decided this many seconds after it came due is reported as undecided:
+/// probably no node runs the job.
+const UNDECIDED_AFTER_SECONDS: i64 = 60;
 
 impl Jobs {
-    /// The jobs of this engine.
+    /// Gives access to the jobs that are stored on the engine of `locks`.
     ///
     /// # Errors
     /// `Unsupported` if the engine keeps no records.
@@ -78,7 +79,7 @@ impl Jobs {
     /// # Errors
     /// `InvalidName`; `Corrupt` if its record cannot be parsed; the errors of the engine.
     pub async fn status(&self, job: &str) -> Result<Option<JobStatus>> {
-        let loaded = self.store(job)?.load().await?;
+        let loaded = self.job_store(job)?.load().await?;
         let now = loaded.seconds();
         Ok(loaded.state.map(|state| job_status(job, state, now)))
     }
@@ -88,7 +89,7 @@ impl Jobs {
     /// # Errors
     /// `InvalidOption` if the job is not known; as [`status`](Self::status).
     pub async fn pause(&self, job: &str) -> Result<bool> {
-        let by = self.operator();
+        let by = self.operator_name();
         self.update_record(job, |state, now| Ok(state.pause(&by, now))).await
     }
 
@@ -108,7 +109,7 @@ impl Jobs {
     /// # Ambiguity
     /// After an error whose effect is unknown, the run may have been requested.
     pub async fn run_now(&self, job: &str) -> Result<()> {
-        let by = self.operator();
+        let by = self.operator_name();
         let full = || {
             let message =
                 format!("the manual-run queue of the job {job:?} is full; wait until some of its runs are done");
@@ -131,13 +132,13 @@ impl Jobs {
     /// # Errors
     /// As [`status`](Self::status); `Conflict` while it runs.
     pub async fn remove(&self, job: &str) -> Result<bool> {
-        let store = self.store(job)?;
+        let store = self.job_store(job)?;
         loop {
             let LoadedRecord { version, state, .. } = store.load().await?;
             match state {
                 None => return Ok(false),
                 Some(state) if !state.running.is_empty() => {
-                    let message = format!("the job {job:?} is running; forget it afterwards");
+                    let message = format!("the job {job:?} is running; remove it once the run has ended");
                     return Err(self.locks.add_location(Error::new(ErrorKind::Conflict, message)));
                 }
                 Some(_) if store.remove(version).await? => return Ok(true),
@@ -146,22 +147,24 @@ impl Jobs {
         }
     }
 
-    fn store(&self, job: &str) -> Result<JobStore> {
+    fn job_store(&self, job: &str) -> Result<JobStore> {
         JobStore::new(&self.locks, lock_name(job)?)
     }
 
-    fn operator(&self) -> String {
+    /// This client's `host:pid`, under which its requests are recorded.
+    fn operator_name(&self) -> String {
         let holder = self.locks.holder();
         format!("{}:{}", holder.host, holder.pid)
     }
 
-    /// Changes a record. `false` if no change was needed.
+    /// Applies `change` to the job's record and the engine's time in seconds, again if another
+    /// client wrote meanwhile. `false` if `change` returned `None`: no change was needed.
     async fn update_record(
         &self,
         job: &str,
         change: impl Fn(&JobRecord, i64) -> Result<Option<JobRecord>>,
     ) -> Result<bool> {
-        let store = self.store(job)?;
+        let store = self.job_store(job)?;
         loop {
             let loaded = store.load().await?;
             let now = loaded.seconds();
@@ -182,7 +185,7 @@ fn job_status(job: &str, state: JobRecord, now: i64) -> JobStatus {
     let after = |time| cron.as_ref().and_then(|cron| cron.next(time));
     let next = after(state.watermark.max(now));
     let idle = state.paused.is_none() && state.running.is_empty();
-    let undecided = after(state.watermark).filter(|tick| idle && *tick < now.saturating_sub(LATE_AFTER));
+    let undecided = after(state.watermark).filter(|tick| idle && *tick < now.saturating_sub(UNDECIDED_AFTER_SECONDS));
     JobStatus {
         name: job.to_owned(),
         since: Tick::from_unix(state.since),

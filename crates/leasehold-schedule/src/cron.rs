@@ -51,13 +51,15 @@ pub struct Cron {
 
 #[derive(Clone)]
 enum Rule {
-    /// Every this many seconds since 1970.
+    /// `@every`: ticks are this many seconds apart, counted from 1970.
     Every(i64),
-    /// Civil times that match.
+    /// Ticks at the local times that match `pattern`. Where clocks are changed, they follow elapsed
+    /// time if `by_elapsed` (the hour field begins with `*`), and otherwise hours of the day.
     Civil { pattern: Box<croner::Cron>, by_elapsed: bool },
 }
 
-/// The names of the fields, from the second to the day of the week.
+/// The names of the fields of an expression and their allowed values, from the second to the day of
+/// the week.
 const FIELDS: [(&str, &str); 6] = [
     ("second", "0-59"),
     ("minute", "0-59"),
@@ -68,7 +70,7 @@ const FIELDS: [(&str, &str); 6] = [
 ];
 
 impl Cron {
-    /// Parses an expression.
+    /// Parses a cron expression, a nickname or `@every`; the time zone is UTC.
     ///
     /// # Errors
     /// `InvalidOption`, with the wrong field and its allowed values; also for an expression that
@@ -107,24 +109,24 @@ impl Cron {
         &self.text
     }
 
-    /// The zone's name.
+    /// The name of the time zone, such as `Europe/Berlin`.
     pub fn zone(&self) -> &str {
         &self.zone_name
     }
 
-    /// The first tick after `after`; `None` at the end of the calendar.
+    /// The first tick later than `after`; `None` at the end of the calendar.
     pub fn next_after(&self, after: Tick) -> Option<Tick> {
         self.next(after.unix()).map(Tick::from_unix)
     }
 
-    /// The time between the next two ticks after `after`.
+    /// The time between the next two ticks after `after`; `None` if there are fewer than two.
     pub fn period_after(&self, after: Tick) -> Option<Duration> {
         let first = self.next(after.unix())?;
         let second = self.next(first)?;
         Some(Duration::from_secs(u64::try_from(second - first).ok()?))
     }
 
-    /// A tick in the zone's local time.
+    /// Formats a tick in the schedule's time zone: `2026-11-16 03:00:00 CET`.
     pub fn local(&self, tick: Tick) -> String {
         let Ok(at) = Timestamp::from_second(tick.unix()) else { return tick.to_string() };
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
@@ -134,8 +136,8 @@ impl Cron {
         pattern.find_next_occurrence(&after, false).ok()
     }
 
-    /// For hours of the day. The mapping to instants is monotonic, and no civil time up to `after`
-    /// maps to a later instant, so the search can start there.
+    /// The first tick after `after` if the expression means hours of the day. The mapping from
+    /// local times to instants is monotonic, so the search can start at the local time of `after`.
     fn next_by_hour(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut civil = self.zone.to_datetime(after);
         loop {
@@ -159,8 +161,8 @@ impl Cron {
         ambiguous.earlier().ok()
     }
 
-    /// For elapsed time: from one change of the clock to the next, with the offset that applies in
-    /// between.
+    /// The first tick after `after` if the expression follows elapsed time. Searches from one
+    /// change of the clock to the next, with the UTC offset that applies in between.
     fn next_by_elapsed(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut after = after;
         loop {
@@ -173,8 +175,8 @@ impl Cron {
             if at < change {
                 return Some(at);
             }
-            // The change itself may be due: search from just before it, with the offset that
-            // applies from then on.
+            // A tick may be due at the very instant of the change: search from one second before
+            // it, with the offset that applies from then on.
             let offset = self.zone.to_offset(change);
             let just_before = change.checked_sub(SignedDuration::from_secs(1)).ok()?;
             let civil = Self::next_civil_time(pattern, offset.to_datetime(just_before))?;
@@ -229,7 +231,9 @@ fn parse_nickname(text: &str, nickname: &str) -> Result<Rule> {
         "weekly" => "0 0 * * 0",
         "daily" | "midnight" => "0 0 * * *",
         "hourly" => "0 * * * *",
-        "reboot" => return Err(invalid_expression(text, "a reboot is not a common time of all nodes")),
+        "reboot" => {
+            return Err(invalid_expression(text, "nodes reboot at different times, so it names no common tick"));
+        }
         _ => {
             let known = "@hourly, @daily (@midnight), @weekly, @monthly, @yearly (@annually) or @every 90s";
             return Err(invalid_expression(text, &format!("there is no such nickname: write {known}")));
@@ -274,7 +278,8 @@ fn parse_civil(text: &str) -> Result<Rule> {
     }
 }
 
-/// Finds the wrong field: the first that cannot be parsed when all others are stars.
+/// An error text that names the wrong field: the first that cannot be parsed when all others are
+/// `*`. `otherwise` if each field can be parsed alone.
 fn find_invalid_field(parser: &CronParser, fields: &[&str], otherwise: &str) -> String {
     let names = &FIELDS[FIELDS.len() - fields.len()..];
     for (index, (field, (name, allowed))) in fields.iter().zip(names).enumerate() {
@@ -284,7 +289,7 @@ fn find_invalid_field(parser: &CronParser, fields: &[&str], otherwise: &str) -> 
             let detail = error.to_string();
             let detail = detail.rsplit_once(": ").map_or(detail.as_str(), |(_, last)| last);
             return format!(
-                "field {} ({name}) is {field:?}, and there stands {allowed}, `*`, a list, a range or a step as */5 ({})",
+                "field {} ({name}) is {field:?}, but it accepts {allowed}, `*`, a list, a range or a step as */5 ({})",
                 index + 1,
                 detail.trim_end_matches('.')
             );

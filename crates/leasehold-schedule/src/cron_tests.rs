@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The first `n` ticks after `from`, in the zone's local time.
 fn ticks(expression: &str, zone: &str, from: &str, n: usize) -> Vec<String> {
     let cron = Cron::parse(expression).unwrap().in_zone(zone).unwrap();
     let mut at = Tick::parse(from).unwrap();
@@ -13,7 +14,7 @@ fn ticks(expression: &str, zone: &str, from: &str, n: usize) -> Vec<String> {
         .collect()
 }
 
-/// The ticks of one night in Berlin, in local time, without the date.
+/// The ticks in Berlin after the UTC time `from` on the same day, as `HH:MM ZONE` in local time.
 fn night(expression: &str, from: &str) -> Vec<String> {
     let day = &from[..10];
     let until = Tick::parse(&format!("{day}T23:00:00Z")).unwrap();
@@ -27,8 +28,8 @@ fn night(expression: &str, from: &str) -> Vec<String> {
     seen
 }
 
-/// The early hours of the day that has 02:00 to 03:00 twice.
-const AUTUMN: &str = "2026-10-25T00:00:00Z"; // 02:00 CEST
+/// 02:00 CEST on the day on which Berlin has 02:00 to 03:00 twice: first in CEST, then in CET.
+const AUTUMN: &str = "2026-10-25T00:00:00Z";
 
 #[test]
 fn five_fields_six_and_nicknames_are_read() {
@@ -77,13 +78,13 @@ fn intervals_follow_elapsed_time() {
 
 #[test]
 fn other_zones_change_their_clocks_at_other_times() {
-    // Midnight did not exist.
+    // In São Paulo, midnight did not exist on that day.
     let brazil = ticks("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2);
     assert_eq!(brazil, ["2018-11-04 01:00:00 -02", "2018-11-05 00:00:00 -02"]);
-    // A change by half an hour.
+    // On Lord Howe Island, clocks change by half an hour.
     let howe = ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00:00Z", 2);
     assert_eq!(howe, ["2026-10-04 02:30:00 +11", "2026-10-05 02:15:00 +11"]);
-    // A whole day was skipped.
+    // Samoa skipped the whole of 30 December 2011.
     let samoa = ticks("0 12 * * *", "Pacific/Apia", "2011-12-29T23:00:00Z", 2);
     assert_eq!(samoa, ["2011-12-31 00:00:00 +14", "2011-12-31 12:00:00 +14"]);
 }
@@ -91,7 +92,7 @@ fn other_zones_change_their_clocks_at_other_times() {
 #[test]
 fn an_invalid_field_is_named_in_the_error() {
     for (text, expected) in [
-        ("61 * * * *", "field 1 (minute) is \"61\", and there stands 0-59"),
+        ("61 * * * *", "field 1 (minute) is \"61\", but it accepts 0-59"),
         ("0 0 * * * FOO", "field 6 (day of the week)"),
         ("0 25 * * *", "field 2 (hour) is \"25\""),
         ("5/10 * * * *", "field 1 (minute)"),
@@ -99,7 +100,7 @@ fn an_invalid_field_is_named_in_the_error() {
         ("* * * * * * *", "it has 7 fields"),
         ("", "it has 0 fields"),
         ("@fortnightly", "there is no such nickname: write @hourly"),
-        ("@reboot", "not a common time"),
+        ("@reboot", "reboot at different times"),
         ("@every 5 parsecs", "@every 90s"),
         ("@every 0s", "from 1s to 366d"),
         ("@daily 5", "a nickname has no further fields"),

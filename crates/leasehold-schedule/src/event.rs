@@ -14,39 +14,40 @@ pub enum JobEvent {
         /// The next tick, if there is one.
         next: Option<Tick>,
     },
-    /// A run begins.
+    /// A run begins on this node.
     RunStarted {
-        /// The run.
+        /// The run that begins.
         run: ActiveRun,
-        /// The delay after its nominal time.
+        /// How long after its tick the run begins.
         delay: Duration,
     },
-    /// A run has ended.
+    /// A run on this node has ended.
     RunEnded {
-        /// The run.
+        /// The run that has ended.
         run: ActiveRun,
-        /// The outcome.
+        /// Whether the run succeeded, or why not.
         outcome: TickOutcome,
-        /// The error text.
+        /// The error message of the run, shortened to 160 bytes; empty if there is none.
         text: String,
-        /// The duration.
+        /// How long the run took.
         duration: Duration,
         /// Whether the record has this outcome. If not, another node has recorded the run as
         /// crashed, or will.
         is_recorded: bool,
     },
-    /// Ticks that will not run.
+    /// This node decided that ticks do not run; the entry shows the newest of them, their number
+    /// and the reason.
     TicksSkipped(HistoryEntry),
-    /// A run was found whose node died.
+    /// This node found a run whose node died.
     RunCrashed {
-        /// The run.
+        /// The run that the dead node had begun.
         run: ActiveRun,
         /// Whether this node runs it again.
         will_retry: bool,
     },
     /// A run is in progress elsewhere. This node runs one tick only and does not wait for the end.
     RunInProgress {
-        /// The run.
+        /// The run of the other node.
         run: ActiveRun,
     },
     /// The schedule differs from the one of the node that decided last.
@@ -58,18 +59,18 @@ pub enum JobEvent {
     Superseded {
         /// This node's token.
         token: u64,
-        /// The higher token.
+        /// The higher token of the node that decided meanwhile.
         newer_token: u64,
     },
     /// The engine's clock shows an earlier time than the last decided tick: no tick is due until it
     /// catches up.
     ClockBehind {
-        /// The difference.
+        /// How far the engine's clock is behind the last decided tick.
         by: Duration,
     },
     /// The engine failed; this node tries again.
     EngineFailed {
-        /// The error message.
+        /// The engine's error message.
         error: String,
         /// The pause before the retry.
         retry_in: Duration,

@@ -26,28 +26,40 @@ const MIN_RECORDING_TIME: Duration = Duration::from_secs(30);
 /// that is less.
 const MAX_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
-/// How a run ended.
+/// A run of this node that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FinishedRun {
-    /// The run.
+    /// The tick, the token and the attempt of the run.
     pub run: ActiveRun,
-    /// The outcome.
+    /// Whether the run succeeded, or why not.
     pub outcome: TickOutcome,
-    /// The error text.
+    /// The error message of the run, shortened to 160 bytes; empty if there is none.
     pub text: String,
 }
 
-/// The result of the work.
+/// What the job's own function returned.
 enum WorkResult<E> {
     Completed(Result<(), E>),
-    /// It was stopped before it was done; with its error, if it reported one.
+    /// The function stopped before it was done ([`Run::mark_interrupted`]); with its error, if it
+    /// returned one.
     Interrupted(Option<E>),
 }
 
+/// The end of a run, and whether the job's record has it.
+struct RunEnd {
+    outcome: TickOutcome,
+    /// The error message of the run; empty if there is none.
+    text: String,
+    duration: Duration,
+    /// Whether the record has this outcome. If not, another node has recorded the run as crashed,
+    /// or will.
+    is_recorded: bool,
+}
+
 impl JobWorker {
-    /// Executes a decided run. The record lists the run already, so the next node finds it even
-    /// after a crash.
+    /// Calls `work` for a run that the record already lists, records its outcome, and releases the
+    /// lock.
     pub(super) async fn execute<F, Fut, E>(&self, guard: Guard, entry: ActiveRun, work: &F) -> FinishedRun
     where
         F: Fn(Run) -> Fut,
@@ -57,8 +69,8 @@ impl JobWorker {
         let clock = self.locks.clock();
         let began = clock.now();
         let late = Duration::from_millis(entry.started).saturating_sub(tick_time(&entry));
-        let gauges = leasehold_internals::metrics::of(&self.locks);
-        gauges.record_duration("leasehold_schedule_lag_seconds", late);
+        let metrics = leasehold_internals::metrics::of(&self.locks);
+        metrics.record_duration("leasehold_schedule_lag_seconds", late);
         self.job.emit(&JobEvent::RunStarted { run: entry.clone(), delay: late });
         let guard = Arc::new(guard);
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -76,15 +88,9 @@ impl JobWorker {
                 WorkResult::Completed(result)
             }
         };
-        let (outcome, text, took, entered) = self.await_and_record(&guard, began, work).await;
-        gauges.increment("leasehold_schedule_ticks_total", Some(("result", outcome.as_str())));
-        self.job.emit(&JobEvent::RunEnded {
-            run: entry.clone(),
-            outcome,
-            text: text.clone(),
-            duration: took,
-            is_recorded: entered,
-        });
+        let RunEnd { outcome, text, duration, is_recorded } = self.await_and_record(&guard, began, work).await;
+        metrics.increment("leasehold_schedule_ticks_total", Some(("result", outcome.as_str())));
+        self.job.emit(&JobEvent::RunEnded { run: entry.clone(), outcome, text: text.clone(), duration, is_recorded });
         if outcome != TickOutcome::Lost {
             tokio::select! {
                 () = clock.sleep_until(began.saturating_add(self.job.min_hold)) => {}
@@ -92,7 +98,7 @@ impl JobWorker {
                 () = self.stop.stopped() => {}
             }
         }
-        // If the work still has the run, it keeps the lock.
+        // A `Run` that the work has kept holds the lock until it is dropped.
         if let Ok(guard) = Arc::try_unwrap(guard)
             && let Err(error) = guard.release().await
         {
@@ -101,17 +107,11 @@ impl JobWorker {
         FinishedRun { run: entry, outcome, text }
     }
 
-    /// Waits for the work and records its end. Returns the outcome, the error text, the duration,
-    /// and whether that was recorded.
+    /// Waits for the work, which began at `began`, and records its end.
     ///
     /// With `max_hold` the lock expires at that time, and the next holder would record the run as
     /// crashed. So this node records the timeout just before.
-    async fn await_and_record<Fut, E>(
-        &self,
-        guard: &Guard,
-        began: Instant,
-        work: Fut,
-    ) -> (TickOutcome, String, Duration, bool)
+    async fn await_and_record<Fut, E>(&self, guard: &Guard, began: Instant, work: Fut) -> RunEnd
     where
         Fut: Future<Output = WorkResult<E>>,
         E: Display,
@@ -129,28 +129,31 @@ impl JobWorker {
         tokio::select! {
             biased;
             (outcome, text) = &mut work => {
-                let took = clock.now().duration_since(began);
-                let entered = self.record_end(guard, outcome, &text).await;
-                (outcome, text, took, entered)
+                let duration = clock.now().duration_since(began);
+                let is_recorded = self.record_end(guard, outcome, &text).await;
+                RunEnd { outcome, text, duration, is_recorded }
             }
             () = almost_over => {
                 let ended = async {
                     work.await;
                     clock.now().duration_since(began)
                 };
-                let (took, entered) = tokio::join!(ended, self.record_end(guard, TickOutcome::TimedOut, ""));
-                (TickOutcome::TimedOut, String::new(), took, entered)
+                let (duration, is_recorded) =
+                    tokio::join!(ended, self.record_end(guard, TickOutcome::TimedOut, ""));
+                RunEnd { outcome: TickOutcome::TimedOut, text: String::new(), duration, is_recorded }
             }
         }
     }
 
-    /// Waits for the work, as long as the lock is held.
+    /// Waits for the work, and drops it when the lock is lost, unless the job handles that itself.
+    /// Returns the outcome and the error message, which is empty if there is none.
     async fn await_while_held<Fut, E>(&self, guard: &Guard, work: Fut) -> (TickOutcome, String)
     where
         Fut: Future<Output = WorkResult<E>>,
         E: Display,
     {
-        // Since the run was recorded, the lease may have ended.
+        // The lease may already have ended since the run was recorded: then the work does not
+        // begin.
         let result = if self.job.handles_loss && guard.is_held() { Ok(work.await) } else { guard.protect(work).await };
         match (guard.lost_reason(), result) {
             (Some(LostReason::MaxHold), _) => (TickOutcome::TimedOut, String::new()),
@@ -163,8 +166,9 @@ impl JobWorker {
         }
     }
 
-    /// Records the end, unless another node recorded the run as crashed meanwhile. A run that is to
-    /// be retried stays listed, so that another node finds it.
+    /// Records the end, and tries again while the engine fails. Returns whether the record has it:
+    /// not if another node recorded the run as crashed meanwhile, and not for a lost run that is to
+    /// be retried, which stays listed so that another node finds it.
     async fn record_end(&self, guard: &Guard, outcome: TickOutcome, text: &str) -> bool {
         if outcome == TickOutcome::Lost && matches!(self.policy.crash, Crash::Retry { .. }) {
             return false;
@@ -174,7 +178,7 @@ impl JobWorker {
         let mut failures = 0;
         loop {
             match self.try_record_end(token, outcome, text).await {
-                Ok(Some(entered)) => return entered,
+                Ok(Some(is_recorded)) => return is_recorded,
                 Ok(None) => {}
                 Err(error) => {
                     let random = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
@@ -194,7 +198,9 @@ impl JobWorker {
         }
     }
 
-    /// `None`: another client wrote meanwhile.
+    /// Tries once to record the end of the run with this token. `Some(true)`: the record has it.
+    /// `Some(false)`: another node recorded the run as crashed, or the record is gone. `None`:
+    /// another client changed the record meanwhile, so try again.
     async fn try_record_end(&self, token: u64, outcome: TickOutcome, text: &str) -> leasehold::Result<Option<bool>> {
         let loaded = self.store.load().await?;
         let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
@@ -202,8 +208,8 @@ impl JobWorker {
             Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
             // We wrote it and the reply was lost; or another node recorded the run as crashed.
             None => {
-                let ours = |run: &ActiveRun| run.token == token;
-                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(ours));
+                let is_ours = |run: &ActiveRun| run.token == token;
+                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(is_ours));
                 Ok(Some(entry.is_some_and(|entry| entry.outcome == outcome)))
             }
         }

@@ -11,7 +11,7 @@ use leasehold::Locks;
 use leasehold::{Error, ErrorKind, Result};
 use leasehold::{LockName, MAX_NAME};
 
-/// The prefix of a job's name in the names of its lock and its record.
+/// A job's lock and record are named by this prefix and the job's name.
 pub const PREFIX: &str = "cron:";
 
 /// The default of the time by which a tick may be late and still count as in time.
@@ -77,7 +77,7 @@ impl Job {
         })
     }
 
-    /// The time zone of the schedule.
+    /// Sets the time zone of the schedule; UTC by default.
     ///
     /// # Errors
     /// `InvalidOption` if there is no such zone.
@@ -86,21 +86,21 @@ impl Job {
         Ok(self)
     }
 
-    /// What happens to a run whose node died.
+    /// Sets what happens to a run whose node died; [`Crash::AtMostOnce`] by default.
     #[must_use]
     pub fn crash(mut self, crash: Crash) -> Self {
         self.crash = crash;
         self
     }
 
-    /// What happens to ticks that no node ran in time.
+    /// Sets what happens to ticks that no node ran in time; [`Missed::Skip`] by default.
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// What happens to ticks that come due while the job runs.
+    /// Sets what happens to ticks that come due while the job runs; [`Overlap::Skip`] by default.
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
@@ -123,38 +123,38 @@ impl Job {
         self
     }
 
-    /// Stops a run after this time and records it as timed out.
+    /// Stops a run after this time and records it as timed out. By default a run may take any time.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
-    /// Keeps the job's lock at least this long, even if the run ends sooner: for peers that know
-    /// only the lock.
+    /// Keeps the job's lock at least this long, even if the run ends sooner: for other programs
+    /// that exclude each other by the lock alone, without the job's record. Zero by default.
     #[must_use]
     pub fn min_hold(mut self, duration: Duration) -> Self {
         self.min_hold = duration;
         self
     }
 
-    /// The description of the lock's holder that other clients see.
+    /// Sets the description that other clients see of the holder of the job's lock.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
         self.describe = Some(text.into());
         self
     }
 
-    /// The run watches [`Run::guard`](super::Run::guard) on its own: its future is not dropped when
-    /// the lock is lost. For runs that need time to stop their work, and start stopping before the
-    /// lease ends.
+    /// Leaves it to the run to notice that it lost the lock, through
+    /// [`Run::guard`](super::Run::guard): its future is not dropped then. For runs that need time
+    /// to stop their work, and start stopping before the lease ends.
     #[must_use]
     pub fn handles_loss(mut self) -> Self {
         self.handles_loss = true;
         self
     }
 
-    /// A listener for the events of the job on this node.
+    /// Calls `listener` for each event of the job on this node; replaces an earlier listener.
     #[must_use]
     pub fn on_event(mut self, listener: impl Fn(&Self, &JobEvent) + Send + Sync + 'static) -> Self {
         self.listener = Some(Arc::new(listener));
@@ -188,16 +188,19 @@ impl Job {
         }
     }
 
-    /// Refuses options that contradict each other, or that the engine does not support.
+    /// `InvalidOption` if options contradict each other, `Unsupported` if the engine lacks what
+    /// they need.
     pub(super) fn check_options(&self, locks: &Locks) -> Result<()> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOption, format!("job {:?}: {what}", self.name)));
         match (self.crash, self.missed, self.overlap) {
-            (Crash::Retry { attempts: 0 }, ..) => return wrong("at least one attempt is needed"),
-            (_, Missed::All { limit: 0 }, _) => return wrong("a limit of 0 is Missed::Skip"),
-            (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MAX_TICKS) => {
-                return wrong("at most 1000 missed ticks can run later");
+            (Crash::Retry { attempts: 0 }, ..) => return wrong("Crash::Retry needs at least one attempt"),
+            (_, Missed::All { limit: 0 }, _) => {
+                return wrong("Missed::All with a limit of 0 runs no tick: use Missed::Skip");
             }
-            (.., Overlap::Allow { max: 0 }) => return wrong("at least one run must be allowed"),
+            (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MAX_TICKS) => {
+                return wrong("with Missed::All, at most 1000 missed ticks can run later");
+            }
+            (.., Overlap::Allow { max: 0 }) => return wrong("Overlap::Allow must allow at least one run"),
             (.., Overlap::Allow { max }) if max > MAX_CONCURRENT_RUNS => {
                 return wrong(&format!(
                     "at most {MAX_CONCURRENT_RUNS} concurrent runs fit into a job's record, not {max}"
@@ -220,7 +223,7 @@ impl Job {
     }
 }
 
-/// The name of a job's lock and record.
+/// The common name of a job's lock and record; `InvalidName` if `job` is empty or too long.
 pub(super) fn lock_name(job: &str) -> Result<LockName> {
     if job.is_empty() || job.len() + PREFIX.len() > MAX_NAME {
         let most = MAX_NAME - PREFIX.len();

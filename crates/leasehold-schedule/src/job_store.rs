@@ -11,47 +11,50 @@ use leasehold::clock::{Clock, Instant};
 use leasehold::engine::ServerRun;
 use leasehold::{Error, ErrorKind, Result};
 
-/// A record as it was read.
+/// A job's record as it was read.
 #[derive(Clone, Debug)]
 pub(super) struct LoadedRecord {
+    /// The version to write over; 0 if there is no record.
     pub(super) version: u64,
     /// `None`: there is no record.
     pub(super) state: Option<JobRecord>,
-    /// The newest state of the record that we have ever seen.
+    /// The newest state of the record that this node has ever seen; `None` if it has seen none.
     pub(super) seen: Option<SeenState>,
-    /// The server run, where the engine reports it.
+    /// The server run in which it was read; `None` if the engine does not report it.
     server_run: Option<ServerRun>,
-    /// The engine's clock.
+    /// The engine's time when it was read, since 1970.
     pub(super) engine_time: Duration,
-    /// Our own clock when the record was read.
+    /// This node's monotonic clock when it was read.
     pub(super) read_at: Instant,
 }
 
 impl LoadedRecord {
-    /// The engine's time, in seconds.
+    /// The engine's time when it was read, in seconds since 1970.
     pub(super) fn seconds(&self) -> i64 {
         i64::try_from(self.engine_time.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// The server run, and when it began, in seconds.
+    /// The server run in which it was read, and when that began, in seconds since 1970. `None` if
+    /// the engine does not report it.
     pub(super) fn server_run(&self) -> Option<(&str, i64)> {
         let run = self.server_run.as_ref()?;
         Some((&run.id, i64::try_from(run.began_at.as_secs()).unwrap_or(i64::MAX)))
     }
 
-    /// The engine's time, in milliseconds.
+    /// The engine's time when it was read, in milliseconds since 1970.
     pub(super) fn millis(&self) -> u64 {
         u64::try_from(self.engine_time.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// The place of a job's record.
+/// Reads and writes the record of one job.
 #[derive(Clone, Debug)]
 pub(super) struct JobStore {
     records: Records,
     clock: Clock,
     name: LockName,
-    /// The newest state seen, in case the engine loses the record.
+    /// The newest state of the record that was seen, in case the engine loses it; `None` before the
+    /// first.
     seen: Arc<Mutex<Option<SeenState>>>,
 }
 
@@ -79,35 +82,38 @@ impl JobStore {
         })
     }
 
-    /// Writes the record over the one that was read. `false`: another client wrote first.
+    /// Writes the record if it still has `expected_version`; 0 to create it. `false`: another
+    /// client wrote first.
     pub(super) async fn save(&self, expected_version: u64, state: &JobRecord) -> Result<bool> {
         self.write(expected_version, state, None).await
     }
 
-    /// The same for a decision: succeeds only if the servers have lost nothing since the read.
+    /// Writes a decision over the record that was read. `false`: another client wrote first, or the
+    /// servers may have lost writes since the read.
     pub(super) async fn save_decision(&self, read: &LoadedRecord, state: &JobRecord) -> Result<bool> {
         self.write(read.version, state, read.server_run.clone()).await
     }
 
-    async fn write(&self, over: u64, state: &JobRecord, run: Option<ServerRun>) -> Result<bool> {
+    /// `run`: the server run in which alone the write may succeed; `None` for any.
+    async fn write(&self, expected_version: u64, state: &JobRecord, run: Option<ServerRun>) -> Result<bool> {
         let value = serde_json::to_string(state)
             .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))
             .map_err(|error| self.records.add_location(error).about_record(&self.name))?;
-        let written = self.records.compare_and_set_in_run(&self.name, over, value, run).await?.is_some();
+        let written = self.records.compare_and_set_in_run(&self.name, expected_version, value, run).await?.is_some();
         if written {
             self.remember_newest(Some(state));
         }
         Ok(written)
     }
 
-    /// Stores the newest state.
+    /// Remembers `state` if it is newer than all before, and returns the newest.
     fn remember_newest(&self, state: Option<&JobRecord>) -> Option<SeenState> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen = (*seen).max(state.map(SeenState::from_record));
         *seen
     }
 
-    /// Removes the record. `false`: another client wrote first.
+    /// Removes the record if it still has `expected_version`. `false`: another client wrote first.
     pub(super) async fn remove(&self, expected_version: u64) -> Result<bool> {
         Ok(self.records.compare_and_set(&self.name, expected_version, "").await?.is_some())
     }

@@ -8,7 +8,7 @@ use crate::logic::ActiveRun;
 use leasehold::Guard;
 use leasehold::Token;
 
-/// One run of a job. The job's lock is held until it is dropped.
+/// One run of a job, which the job's function receives. The job's lock is held until it is dropped.
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,
@@ -52,7 +52,7 @@ impl Run {
         self.is_interrupted.store(true, Ordering::SeqCst);
     }
 
-    /// The job's lock.
+    /// The guard of the job's lock: it shows whether the lock was lost.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }

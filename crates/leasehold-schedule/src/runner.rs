@@ -18,7 +18,7 @@ use leasehold::Result;
 /// How early a call by the system's cron may be, by default.
 pub const DEFAULT_SKEW: Duration = Duration::from_secs(300);
 
-/// Longer than the time between any two ticks: a leap day can be eight years away.
+/// Seconds that exceed the time between any two ticks: a leap day can be eight years away.
 const MAX_TICK_GAP: i64 = 9 * 366 * 86_400;
 
 /// Runs `job` on this node until `stop` is requested: each tick runs on one of the nodes that do
@@ -48,7 +48,7 @@ where
     Ok(())
 }
 
-/// As [`run_until`], forever.
+/// Runs `job` on this node like [`run_until`], but never stops.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -119,28 +119,30 @@ where
     worker.once = Some(OnceLimits { last_tick: i64::MIN, timeout });
     let cron = worker.job.cron.clone();
     let Some(now) = worker.join(|now| call_scope(&cron, now, skew).since).await? else { return Ok(Vec::new()) };
-    let aim = call_scope(&cron, now, skew);
-    worker.once = Some(OnceLimits { last_tick: aim.last_tick, timeout });
+    let scope = call_scope(&cron, now, skew);
+    worker.once = Some(OnceLimits { last_tick: scope.last_tick, timeout });
     if worker.job.grace.is_none() {
-        worker.policy.grace = aim.grace;
+        worker.policy.grace = scope.grace;
     }
     let mut ended = Vec::new();
     run_turns(&worker, &work, |end| ended.push(end)).await?;
     Ok(ended)
 }
 
-/// The ticks that a call by the system's cron covers.
+/// The ticks that a call by the system's cron covers; all times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CallScope {
     /// If the job is new, the ticks after this time are due.
     since: i64,
-    /// The last tick that the call waits for.
+    /// The last tick that the call waits for; `i64::MIN` if it waits for none.
     last_tick: i64,
     /// How late a tick may be, if the job does not set a grace: most of a period, so that the next
     /// call can run a tick that this one missed.
     grace: i64,
 }
 
+/// The ticks that a call at the engine's time `now` covers. `skew`: how early the call may be;
+/// `None` for the default.
 fn call_scope(schedule: &dyn Ticks, now: i64, skew: Option<Duration>) -> CallScope {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let mut around = due_ticks(schedule, now.saturating_sub(MAX_TICK_GAP), now, 2).ticks;
@@ -160,14 +162,16 @@ fn call_scope(schedule: &dyn Ticks, now: i64, skew: Option<Duration>) -> CallSco
     }
 }
 
-/// Runs turn after turn. A turn is never dropped: a run that it has recorded must begin.
+/// Takes turns ([`JobWorker::take_turn`]) and executes the runs that they return, until none is
+/// left for this worker. Calls `on_end` for each run that ends. The future of a turn is never
+/// dropped: a run that it has recorded must begin.
 async fn run_turns<F, Fut, E>(worker: &JobWorker, work: &F, mut on_end: impl FnMut(FinishedRun)) -> Result<()>
 where
     F: Fn(Run) -> Fut,
     Fut: Future<Output = Result<(), E>>,
     E: Display,
 {
-    let beside = matches!(worker.policy.overlap, Overlap::Allow { .. });
+    let allows_concurrent_runs = matches!(worker.policy.overlap, Overlap::Allow { .. });
     let mut runs = FuturesUnordered::new();
     let mut failures = 0;
     loop {
@@ -175,7 +179,7 @@ where
             Ok(Turn::Run(guard, entry)) => {
                 failures = 0;
                 runs.push(worker.execute(guard, entry, work));
-                while !beside && let Some(end) = runs.next().await {
+                while !allows_concurrent_runs && let Some(end) = runs.next().await {
                     on_end(end);
                 }
             }
@@ -195,7 +199,7 @@ where
     Ok(())
 }
 
-/// Awaits `task` while polling the runs in progress.
+/// Awaits `task` while the runs in progress continue; calls `on_end` for each run that ends.
 async fn await_beside_runs<T, R: Future<Output = FinishedRun>>(
     task: impl Future<Output = T>,
     runs: &mut FuturesUnordered<R>,
@@ -204,7 +208,7 @@ async fn await_beside_runs<T, R: Future<Output = FinishedRun>>(
     let mut task = std::pin::pin!(task);
     loop {
         tokio::select! {
-            came_to = &mut task => return came_to,
+            output = &mut task => return output,
             Some(end) = runs.next(), if !runs.is_empty() => on_end(end),
         }
     }
@@ -241,11 +245,11 @@ mod tests {
             let mut run = Vec::new();
             for call in 0..i64::try_from(calls).unwrap() {
                 let now = begin + call * period;
-                let aim = call_scope(&Every(period), now, None);
-                let floor = *watermark.get_or_insert(aim.since);
+                let scope = call_scope(&Every(period), now, None);
+                let floor = *watermark.get_or_insert(scope.since);
                 // The ticks that are due now, and those that the call waits for.
-                for tick in (floor / period + 1..=now.max(aim.last_tick) / period).map(|n| n * period) {
-                    prop_assert!(tick >= now || now - tick <= aim.grace, "{tick} would be missed at {now}");
+                for tick in (floor / period + 1..=now.max(scope.last_tick) / period).map(|n| n * period) {
+                    prop_assert!(tick >= now || now - tick <= scope.grace, "{tick} would be missed at {now}");
                     prop_assert!(tick - now <= period / 2, "{tick} is too far ahead to wait for at {now}");
                     run.push(tick);
                     watermark = Some(tick);
@@ -267,8 +271,8 @@ mod tests {
             }
             let now = ticks[1] + ((ticks[ticks.len() - 2] - ticks[1]) as f64 * into) as i64;
             let before = ticks.iter().filter(|tick| **tick <= now).rev().nth(1).copied().unwrap();
-            let aim = call_scope(&FixedTicks(ticks), now, None);
-            prop_assert!(now - before > aim.grace, "{before} is in time at {now}: {aim:?}");
+            let scope = call_scope(&FixedTicks(ticks), now, None);
+            prop_assert!(now - before > scope.grace, "{before} is in time at {now}: {scope:?}");
         }
     }
 

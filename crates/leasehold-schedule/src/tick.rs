@@ -10,12 +10,12 @@ use jiff::Timestamp;
 pub struct Tick(i64);
 
 impl Tick {
-    /// This many seconds since 1970.
+    /// The tick at this many seconds since 1970 (UTC).
     pub const fn from_unix(seconds: i64) -> Self {
         Self(seconds)
     }
 
-    /// Seconds since 1970.
+    /// The tick in seconds since 1970 (UTC).
     pub const fn unix(self) -> i64 {
         self.0
     }

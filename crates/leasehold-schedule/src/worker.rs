@@ -25,14 +25,18 @@ const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// whether there is work.
 const MAX_QUEUE_TIME: Duration = Duration::from_secs(10);
 
-/// How long, and how often, a call that does not wait checks whether the lock's holder has recorded
-/// the run. The holder writes the entry two steps after it acquired the lock.
-const RECORD_CHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
+/// How long a call that could not get the lock checks whether the lock's holder has recorded the
+/// run. The holder writes the entry two steps after it acquired the lock.
+const RECORD_CHECK_TIME: Duration = Duration::from_secs(2);
+/// The pause between two such reads of the record.
+const RECORD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The pause after an error: the first and the longest.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause after the first error of the engine; it grows with each further error.
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause after an error of the engine.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a call for one tick only retries an engine that fails.
+/// How many times a call for one tick only tries again after an error of the engine.
 const MAX_FAILURES: u32 = 12;
 
 /// One job on one node.
@@ -43,24 +47,26 @@ pub(super) struct JobWorker {
     pub(super) stop: StopHandle,
     pub(super) policy: Policy,
     pub(super) node: String,
-    /// Since when this node has the schedule.
+    /// Since when this node has the schedule, in seconds since 1970.
     pub(super) since: i64,
-    /// The limits of a call for one tick only.
+    /// The limits of a call for one tick only; `None` if the job runs until it is stopped.
     pub(super) once: Option<OnceLimits>,
 }
 
-/// The last tick that a call for one tick only waits for, and how long it waits for the lock.
+/// How long a call for one tick only waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnceLimits {
+    /// The last tick that it waits for, in seconds since 1970; `i64::MIN` if it waits for none.
     pub(super) last_tick: i64,
+    /// How long it waits for the job's lock; `None` for any time.
     pub(super) timeout: Option<Duration>,
 }
 
-/// The result of a turn.
+/// What a worker does after it has read the record once.
 pub(super) enum Turn {
     /// Start this run, which the record already lists.
     Run(Guard, ActiveRun),
-    /// Read the record again.
+    /// Take another turn, which reads the record again.
     Repeat,
     /// No work is left for this worker.
     Finished,
@@ -75,6 +81,7 @@ impl JobWorker {
         Ok(Self { locks: locks.clone(), job, store, stop, policy, node, since: 0, once: None })
     }
 
+    /// The job's cron expression and its time zone.
     fn schedule(&self) -> (&str, &str) {
         (self.job.cron.as_str(), self.job.cron.zone())
     }
@@ -103,6 +110,8 @@ impl JobWorker {
         }
     }
 
+    /// Reads the record, and creates it if there is none. Returns it with the engine's time in
+    /// seconds; `None` if another client created it first.
     async fn create_record(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<(JobRecord, i64)>> {
         let loaded = self.store.load().await?;
         let now = loaded.seconds();
@@ -118,7 +127,7 @@ impl JobWorker {
         Ok(self.store.save(loaded.version, &state).await?.then_some((state, now)))
     }
 
-    /// Pauses after an error that may pass; returns any other.
+    /// Pauses after an error that may pass, and counts it in `failures`; returns any other error.
     pub(super) async fn pause_after_error(&self, error: Error, failures: &mut u32) -> Result<()> {
         use ErrorKind as Kind;
         let passes = match error.kind() {
@@ -136,7 +145,7 @@ impl JobWorker {
             return Err(error);
         }
         let random = (leasehold_internals::random::random_bits() & u128::from(u32::MAX)) as u32;
-        let pause = leasehold_internals::logic::backoff::pause(*failures, RETRY_PAUSES.0, RETRY_PAUSES.1, random);
+        let pause = leasehold_internals::logic::backoff::pause(*failures, FIRST_RETRY_PAUSE, MAX_RETRY_PAUSE, random);
         *failures += 1;
         self.job.emit(&JobEvent::EngineFailed { error: error.to_string(), retry_in: pause });
         let clock = self.locks.clock();
@@ -193,14 +202,15 @@ impl JobWorker {
         self.once.is_none() || self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce
     }
 
-    /// Whether the holder of the lock, for which we do not wait, runs our tick. The record may not
-    /// show it yet when the lock is granted.
+    /// Whether the present holder of the lock runs the tick of this call, which did not get the
+    /// lock in time. Checks for a while: the record shows a run only some time after its lock was
+    /// granted.
     async fn is_done_elsewhere(&self) -> Result<bool> {
         if self.needs_the_lock() {
             return Ok(false);
         }
         let clock = self.locks.clock();
-        let give_up_at = clock.now().saturating_add(RECORD_CHECK.0);
+        let give_up_at = clock.now().saturating_add(RECORD_CHECK_TIME);
         loop {
             let loaded = self.store.load().await?;
             if self.pending_work(&loaded) != PendingWork::Due || self.leaves_run_in_progress(&loaded).await? {
@@ -209,12 +219,12 @@ impl JobWorker {
             if clock.now() >= give_up_at {
                 return Ok(false);
             }
-            clock.sleep_until(clock.now().saturating_add(RECORD_CHECK.1)).await;
+            clock.sleep_until(clock.now().saturating_add(RECORD_CHECK_INTERVAL)).await;
         }
     }
 
-    /// Whether a run is in progress that a call for one tick does not wait for: ticks that came due
-    /// meanwhile do not run, and calls would pile up in the queue.
+    /// Whether a run is in progress that a call for one tick does not wait for. Ticks that come due
+    /// during the run do not run anyway, and the calls would pile up in the lock's queue.
     async fn leaves_run_in_progress(&self, loaded: &LoadedRecord) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
         if running.is_empty() || self.needs_the_lock() || !self.locks.capabilities().inspection {
@@ -241,7 +251,8 @@ impl JobWorker {
         Ok(Turn::Repeat)
     }
 
-    /// Sleeps until the engine's clock shows `next`, as measured by our clock.
+    /// Sleeps until the engine's clock shows `next`, but at most for `most` (for `None`: exactly
+    /// that long), as measured by this node's clock.
     async fn sleep_until_tick(&self, loaded: &LoadedRecord, next: Option<i64>, most: Duration) {
         let until = next.and_then(|next| u64::try_from(next).ok()).map(Duration::from_secs);
         let left = until.map_or(most, |until| until.saturating_sub(loaded.engine_time)).min(most);
@@ -252,7 +263,8 @@ impl JobWorker {
         }
     }
 
-    /// With concurrent runs no node waits in the queue: it looks up the remaining holders.
+    /// Takes over a concurrent run if its holder is gone; otherwise sleeps until the next check.
+    /// With concurrent runs, nodes do not wait in the lock's queue for that.
     async fn watch_concurrent_runs(&self, loaded: &LoadedRecord) -> Result<Turn> {
         let holders = self.required_holder_tokens().await?;
         let state = loaded.state.as_ref();
@@ -271,14 +283,16 @@ impl JobWorker {
         Ok(view.holders.iter().map(|contender| Some(contender.token?.0)).collect())
     }
 
-    /// The same where the tokens are required: a run whose token is not among them is dead.
+    /// The tokens of all holders, which concurrent runs need: a run whose token is not among them
+    /// is dead. `Unsupported` if the engine does not show them.
     async fn required_holder_tokens(&self) -> Result<Vec<u64>> {
         let unknown =
             || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which concurrent runs need");
         self.holder_tokens().await?.ok_or_else(|| self.locks.add_location(unknown()))
     }
 
-    /// Acquires the lock and decides.
+    /// Acquires the lock and decides. With `leaves_queue` it waits at most [`MAX_QUEUE_TIME`], and
+    /// then reads the record again.
     async fn acquire_and_decide(&self, loaded: &LoadedRecord, leaves_queue: bool) -> Result<Turn> {
         let once = self.once.and_then(|once| once.timeout);
         let wait = once.or_else(|| leaves_queue.then_some(MAX_QUEUE_TIME));
@@ -302,7 +316,7 @@ impl JobWorker {
                 Ok(Some(Action::None)) => break,
                 Ok(Some(Action::Superseded(fence))) => {
                     self.job.emit(&JobEvent::Superseded { token: guard.token().0, newer_token: fence });
-                    self.sleep_until_tick(loaded, None, RETRY_PAUSES.1).await;
+                    self.sleep_until_tick(loaded, None, MAX_RETRY_PAUSE).await;
                     break;
                 }
                 // The record has changed: start over.
@@ -317,6 +331,8 @@ impl JobWorker {
         Ok(Turn::Repeat)
     }
 
+    /// Acquires the job's lock, or one of its permits with `Overlap::Allow`. Waits at most
+    /// `timeout`; `None` for any time.
     async fn lock(&self, timeout: Option<Duration>) -> Result<Guard> {
         /// The options that both lock types have.
         macro_rules! with_options {
@@ -349,7 +365,8 @@ impl JobWorker {
     async fn decide(&self, guard: &Guard) -> Result<Option<Action>> {
         let loaded = self.store.load().await?;
         // After the record, so that a run that is recorded and holds is found.
-        let beside = if self.allows_concurrent_runs() { self.required_holder_tokens().await? } else { Vec::new() };
+        let concurrent_tokens =
+            if self.allows_concurrent_runs() { self.required_holder_tokens().await? } else { Vec::new() };
         let decision = rules::decide(
             loaded.state.as_ref(),
             &DecisionInput {
@@ -362,7 +379,7 @@ impl JobWorker {
                 now: loaded.millis(),
                 token: guard.token().0,
                 node: &self.node,
-                concurrent_tokens: &beside,
+                concurrent_tokens: &concurrent_tokens,
             },
         );
         if matches!(decision.action, Action::Superseded(_)) {
@@ -377,17 +394,17 @@ impl JobWorker {
         Ok(Some(decision.action))
     }
 
-    fn report_events(&self, notes: &[DecisionEvent], watermark: i64, now: i64) {
-        let gauges = leasehold_internals::metrics::of(&self.locks);
-        for note in notes {
-            match note {
+    fn report_events(&self, events: &[DecisionEvent], watermark: i64, now: i64) {
+        let metrics = leasehold_internals::metrics::of(&self.locks);
+        for event in events {
+            match event {
                 DecisionEvent::TicksSkipped(entry) => {
-                    gauges.increment("leasehold_schedule_ticks_total", Some(("result", entry.outcome.as_str())));
+                    metrics.increment("leasehold_schedule_ticks_total", Some(("result", entry.outcome.as_str())));
                     self.job.emit(&JobEvent::TicksSkipped(entry.clone()));
                 }
-                DecisionEvent::RunCrashed(run, again) => {
-                    gauges.increment("leasehold_schedule_ticks_total", Some(("result", "crashed")));
-                    self.job.emit(&JobEvent::RunCrashed { run: run.clone(), will_retry: *again });
+                DecisionEvent::RunCrashed(run, will_retry) => {
+                    metrics.increment("leasehold_schedule_ticks_total", Some(("result", "crashed")));
+                    self.job.emit(&JobEvent::RunCrashed { run: run.clone(), will_retry: *will_retry });
                 }
                 DecisionEvent::ScheduleChanged(from) => {
                     self.job.emit(&JobEvent::ScheduleChanged { previous: from.clone() })

@@ -13,6 +13,7 @@ use rcgen::{
 
 use crate::{Error, Result};
 
+/// The certificate of the authority.
 pub(crate) const CA: &str = "ca.pem";
 pub(crate) const SERVER_CERTIFICATE: &str = "server.pem";
 pub(crate) const SERVER_KEY: &str = "server.key";
@@ -21,20 +22,22 @@ pub(crate) const SERVER_KEY_AND_CERTIFICATE: &str = "server.both.pem";
 pub(crate) const CLIENT_CERTIFICATE: &str = "client.pem";
 pub(crate) const CLIENT_KEY: &str = "client.key";
 
-/// File names and contents. Generated once, so that they survive a wipe.
+/// The names and contents of certificate and key files. They are generated once for a server, so
+/// that they survive a wipe of its data folder.
 #[derive(Clone)]
 pub(crate) struct Certificates(Vec<(&'static str, String)>);
 
 impl Certificates {
-    /// An authority, a server at 127.0.0.1 and localhost, and a client.
+    /// Generates an authority, and by it a certificate for a server at 127.0.0.1 and localhost, and
+    /// one for a client.
     pub(crate) fn generate() -> Result<Self> {
         generate_pem_files()
             .map(Self)
             .map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
     }
 
-    /// Writes missing files, owned by the owner of `folder`: some servers refuse a key that others
-    /// can read.
+    /// Writes the files that are missing in `folder`, owned by its owner. Only the owner can read
+    /// keys, because some servers refuse other keys.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         for (name, text) in &self.0 {
             let file = folder.join(name);

@@ -11,8 +11,11 @@ use tempfile::TempDir;
 
 use crate::{Error, Result};
 
+/// The library that replaces a process's clock, below `/usr/lib/<architecture>`.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+/// The Debian package of the library.
 const PACKAGE: &str = "faketime";
+/// Where the library creates files in shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The wall clock of one or several servers, which a test can set while they run.
@@ -37,7 +40,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is right until it is set.
+    /// A clock that shows the right time until it is set.
     ///
     /// # Errors
     ///
@@ -70,6 +73,7 @@ impl WallClock {
         write().map_err(Error::io("setting a clock"))
     }
 
+    /// The file with the clock's offset, which the processes read.
     fn file(&self) -> PathBuf {
         self.folder.path().join("offset")
     }
@@ -89,8 +93,8 @@ impl WallClock {
     }
 }
 
-/// Removes the shared memory that a killed process's clock has left, if it had one. Its id is in
-/// `pid_file`, which a process removes at a clean exit.
+/// Removes the shared memory that the clock of a killed process has left. The process's id is in
+/// `pid_file`, which it would have removed at a clean exit; without that file there is no effect.
 pub(crate) fn remove_leftovers(pid_file: &Path) {
     let Ok(text) = fs::read_to_string(pid_file) else {
         return;
@@ -101,7 +105,8 @@ pub(crate) fn remove_leftovers(pid_file: &Path) {
     remove_shared_memory(pid, owner.uid());
 }
 
-/// The same for a process of our own user, which has ended.
+/// Removes the shared memory that the clock of a killed process has left: the process `pid` of our
+/// own user.
 pub(crate) fn remove_leftovers_of(pid: u32) {
     remove_shared_memory(pid, rustix::process::geteuid().as_raw());
 }
@@ -116,7 +121,7 @@ fn remove_shared_memory(pid: u32, owner: u32) {
     }
 }
 
-/// Debian has one folder for each architecture below `/usr/lib`.
+/// The path of the library on this machine; `None` if it is not installed.
 fn find_library() -> Option<PathBuf> {
     let architecture = format!("{}-linux-gnu", env::consts::ARCH);
     let here = Path::new("/usr/lib").join(architecture).join(LIBRARY);

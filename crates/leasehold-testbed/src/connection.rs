@@ -3,11 +3,13 @@
 /// One connection of the user [`USER`](crate::mariadb::USER), as the server sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// MariaDB's connection id, PostgreSQL's process id.
+    /// The connection's id in MariaDB, or the id of its server process in PostgreSQL.
     pub id: u64,
-    /// Its state: `Sleep` or `Query` in MariaDB; `idle`, `active` and others in PostgreSQL.
+    /// What the connection does: `Sleep` or `Query` in MariaDB; `idle`, `active` and others in
+    /// PostgreSQL.
     pub state: String,
-    /// Its current statement; for an idle connection of PostgreSQL, the last one.
+    /// The statement that it executes; for an idle connection `None` in MariaDB, and the last
+    /// statement in PostgreSQL.
     pub query: Option<String>,
 }
 

@@ -25,46 +25,46 @@ pub enum Error {
     },
     /// The operating system refused an action.
     Io {
-        /// The action.
+        /// What the testbed was doing, such as `starting redis-server`.
         action: String,
-        /// The reason.
+        /// Why the operating system refused it.
         source: io::Error,
     },
     /// A program ended unexpectedly, or with an error.
     Exited {
-        /// The program.
+        /// The program that ended.
         program: String,
-        /// Its exit status.
+        /// The exit status of the program.
         status: ExitStatus,
         /// The end of its output.
         log: String,
     },
     /// An action needs a running process, and it has ended.
     NotRunning {
-        /// The program.
+        /// The program that has ended.
         program: String,
     },
     /// A condition did not hold within its bound.
     TimedOut {
-        /// The awaited condition.
+        /// The awaited condition, as a noun: `reply of a Sentinel`.
         awaited: String,
         /// The time limit.
         bound: Duration,
-        /// The last observation.
+        /// What the last check observed instead.
         observed: String,
     },
     /// A server refused a request of the testbed.
     Refused {
-        /// The request.
+        /// The request that was refused.
         request: String,
-        /// The server's reply.
+        /// The server's error message.
         answer: String,
     },
     /// The peer violated the protocol.
     Protocol {
-        /// The peer.
+        /// The server or process that violated it.
         peer: String,
-        /// The violation.
+        /// What was wrong in its reply.
         problem: String,
     },
 }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Error, Result};
 
-/// The bound of all waits here, against hanging. Only a failing test waits this long.
+/// The time limit of every wait in the testbed. Only a failing test waits this long.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The first pause between two checks; each further one is half as long again.
@@ -85,6 +85,8 @@ where
     }
 }
 
+/// The observation of a check that was cancelled at the deadline; `before` is that of the last
+/// check that finished.
 fn describe_hung_check(before: Option<String>) -> String {
     match before {
         Some(before) => format!("{before}; then a check that did not finish"),

@@ -7,6 +7,8 @@
 //! | [`zookeeper`] | ZooKeeper alone, with TLS, with users or as an ensemble whose members can be cut off from each other |
 //! | [`mariadb`] | MariaDB alone, with TLS or as a Galera cluster |
 //! | [`postgres`] | PostgreSQL alone, with TLS, with a standby or behind PgBouncer |
+//! | [`sql`] | the user, the database and the settings that MariaDB and PostgreSQL have in common |
+//! | [`tls`] | [`tls::TlsServer`]: any of these servers with TLS, and the files that its clients need |
 //! | [`Disk`] | a small disk that a test can fill up and free while a server uses it |
 //! | [`WallClock`] | a wall clock for a server, which a test can set while it runs |
 //! | [`proxy`] | [`Proxy`]: between client and server: cuts connections, and freezes, delays, drops and duplicates messages |
@@ -43,6 +45,8 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod sql;
+pub mod tls;
 mod virtual_links;
 pub mod zookeeper;
 

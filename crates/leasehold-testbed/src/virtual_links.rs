@@ -25,17 +25,19 @@ const FIRST_ADDRESS: u32 = 0xC612_0000;
 #[derive(Debug)]
 pub struct VirtualLinks {
     namespace_process: Child,
-    // The child process ends when this closes.
+    // The process of the namespace ends when this closes.
     _stdin: Option<ChildStdin>,
     links: Vec<VirtualLink>,
 }
 
 #[derive(Debug)]
 struct VirtualLink {
-    /// Reserved for the links' numbers: no other process on this host has this port, so none uses
-    /// these addresses.
+    /// Reserves the number of the link: its addresses follow from this port, which no other process
+    /// on this host has.
     _reserved_port: TcpListener,
+    /// The name of the device on the host.
     name: String,
+    /// The address of the device on the host.
     host_address: Ipv4Addr,
 }
 
@@ -55,18 +57,18 @@ impl VirtualLinks {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null());
-        let mut keeper = Child::spawn("unshare", command)?;
-        let (open, ready, _) = keeper.take_pipes();
-        // Before that line the process may still be in our namespace.
+        let mut namespace_process = Child::spawn("unshare", command)?;
+        let (stdin, ready, _) = namespace_process.take_pipes();
+        // Before it prints a line, the process may still be in our namespace.
         let mut line = [0];
         ready
             .map_or(Ok(()), |mut ready| ready.read_exact(&mut line))
             .map_err(Error::io("creating a network namespace with unshare"))?;
-        let mut wires = Self { namespace_process: keeper, _stdin: open, links: Vec::new() };
+        let mut links = Self { namespace_process, _stdin: stdin, links: Vec::new() };
         for _ in 0..count {
-            wires.add_link()?;
+            links.add_link()?;
         }
-        Ok(wires)
+        Ok(links)
     }
 
     fn add_link(&mut self) -> Result<()> {
@@ -90,9 +92,10 @@ impl VirtualLinks {
         )
     }
 
-    /// The host's address on a link, for processes in the namespace.
+    /// The host's address on a link, for processes in the namespace; `None` if there is no link
+    /// with this number, counted from 0.
     pub fn host_address(&self, link: usize) -> Option<IpAddr> {
-        self.links.get(link).map(|wire| wire.host_address.into())
+        self.links.get(link).map(|link| link.host_address.into())
     }
 
     /// The prefix of a command that runs in the namespace. It replaces itself by the command, so
@@ -101,11 +104,12 @@ impl VirtualLinks {
         ["nsenter", "--target", &self.namespace_process.pid().to_string(), "--net", "--"].map(str::to_owned).into()
     }
 
-    /// Disconnects a link: no packets pass, and no process is notified.
+    /// Disconnects a link: no packets pass, and no process is notified. Has no effect if there is
+    /// no link with this number.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]
+    /// [`Error::Io`] if `ip` fails.
     pub fn disconnect(&self, link: usize) -> Result<()> {
         self.set_state(link, "down")
     }
@@ -114,28 +118,28 @@ impl VirtualLinks {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]
+    /// [`Error::Io`] if `ip` fails.
     pub fn reconnect(&self, link: usize) -> Result<()> {
         self.set_state(link, "up")
     }
 
     fn set_state(&self, link: usize, state: &str) -> Result<()> {
-        let Some(wire) = self.links.get(link) else { return Ok(()) };
-        run_ip_batch(&mut Command::new("ip"), &format!("link set {} {state}\n", wire.name))
+        let Some(link) = self.links.get(link) else { return Ok(()) };
+        run_ip_batch(&mut Command::new("ip"), &format!("link set {} {state}\n", link.name))
     }
 }
 
 impl Drop for VirtualLinks {
     fn drop(&mut self) {
-        // The kernel would remove them with the namespace, but some time after its last process
-        // ended.
-        for wire in &self.links {
-            let _ = run_ip_batch(&mut Command::new("ip"), &format!("link delete {}\n", wire.name));
+        // The kernel would remove the links with the namespace, but some time after its last
+        // process has ended.
+        for link in &self.links {
+            let _ = run_ip_batch(&mut Command::new("ip"), &format!("link delete {}\n", link.name));
         }
     }
 }
 
-/// Runs `ip` commands, one per line.
+/// Gives `command`, which runs `ip`, these lines, one command each.
 fn run_ip_batch(command: &mut Command, lines: &str) -> Result<()> {
     let failed = || Error::io(format!("ip {}", lines.trim_end().replace('\n', "; ip ")));
     let command = command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

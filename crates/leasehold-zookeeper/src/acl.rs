@@ -6,7 +6,7 @@ use std::ops::BitOr;
 use crate::error::Result;
 use crate::jute::{Reader, Writer};
 
-/// The operations that a rule allows on a node.
+/// A set of operations that an access rule allows on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission(i32);
 
@@ -26,7 +26,7 @@ impl Permission {
     /// All operations.
     pub const ALL: Self = Self(31);
 
-    /// Whether all of `other` is allowed.
+    /// Whether this allows all operations that `other` allows.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -40,7 +40,7 @@ impl BitOr for Permission {
     }
 }
 
-/// One rule: the permissions of these users.
+/// One access rule: which operations it allows to which users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     permission: Permission,
@@ -49,18 +49,18 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// A rule. The scheme gives the meaning of the id: `world` with `anyone`, `digest` with
-    /// `user:hash`, `auth` with an empty id for the creator.
+    /// A rule for the users that `scheme` and `id` name: `world` with `anyone`, `digest` with
+    /// `user:hash`, `auth` with an empty id for the creator of the node.
     pub fn new(permission: Permission, scheme: impl Into<String>, id: impl Into<String>) -> Self {
         Self { permission, scheme: Cow::Owned(scheme.into()), id: Cow::Owned(id.into()) }
     }
 
-    /// The same, in a constant.
+    /// The same rule as [`new`](Self::new) makes, for use in a constant.
     pub const fn new_const(permission: Permission, scheme: &'static str, id: &'static str) -> Self {
         Self { permission, scheme: Cow::Borrowed(scheme), id: Cow::Borrowed(id) }
     }
 
-    /// The allowed operations.
+    /// The operations that the rule allows.
     pub fn permission(&self) -> Permission {
         self.permission
     }
@@ -85,12 +85,12 @@ static ANYONE_ALL: [Acl; 1] = [Acl::new_const(Permission::ALL, "world", "anyone"
 static ANYONE_READ: [Acl; 1] = [Acl::new_const(Permission::READ, "world", "anyone")];
 static CREATOR_ALL: [Acl; 1] = [Acl::new_const(Permission::ALL, "auth", "")];
 
-/// The rules of a node.
+/// All access rules of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acls<'a>(&'a [Acl]);
 
 impl<'a> Acls<'a> {
-    /// These rules.
+    /// A node with these access rules; a server refuses an empty list.
     pub const fn new(acls: &'a [Acl]) -> Self {
         Self(acls)
     }

@@ -2,23 +2,24 @@
 
 use crate::error::{Error, Result};
 
-const PORT: u16 = 2181;
+/// The port of a server whose address names none.
+const DEFAULT_PORT: u16 = 2181;
 
-/// A server of the list.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// Its name, or its address without brackets.
+    /// The server's host name, or its IP address without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
 impl Server {
-    /// Reads `host:port,host,[::1]:port`.
+    /// Parses a list such as `host:port,host,[::1]:port`.
     pub(crate) fn parse_list(text: &str) -> Result<Vec<Self>> {
-        text.split(',').map(|one| Self::read(one.trim())).collect()
+        text.split(',').map(|one| Self::parse(one.trim())).collect()
     }
 
-    fn read(text: &str) -> Result<Self> {
+    fn parse(text: &str) -> Result<Self> {
         const WRONG: Error = Error::BadArguments("a server list looks like zk1:2181,zk2:2181,[::1]:2181");
         let (host, rest) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or(WRONG)?,
@@ -26,7 +27,7 @@ impl Server {
         };
         let port = match rest.strip_prefix(':') {
             Some(port) => port.parse().map_err(|_| WRONG)?,
-            None if rest.is_empty() => PORT,
+            None if rest.is_empty() => DEFAULT_PORT,
             None => return Err(WRONG),
         };
         if host.is_empty() || host.contains('/') {
@@ -36,7 +37,7 @@ impl Server {
     }
 }
 
-/// Refuses a path that no server accepts for a node.
+/// `BadArguments` for a path that no server accepts for a node.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(Error::BadArguments("a node's path must begin with a slash"));
@@ -50,7 +51,8 @@ pub(crate) fn check_path(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same for a node that the server numbers: its own name may be empty.
+/// `BadArguments` for a path that no server accepts for a node that it numbers. The path may end
+/// with a slash: the number is then the whole name.
 pub(crate) fn check_sequential_path(path: &str) -> Result<()> {
     match path.strip_suffix('/') {
         Some("") => Ok(()),
@@ -59,7 +61,7 @@ pub(crate) fn check_sequential_path(path: &str) -> Result<()> {
     }
 }
 
-/// The path of a node's parent, unless that is the root.
+/// The path of a node's parent; `None` if the parent is the root, or `path` is.
 pub(crate) fn parent(path: &str) -> Option<&str> {
     let (parent, _) = path.rsplit_once('/')?;
     (!parent.is_empty()).then_some(parent)
@@ -74,7 +76,7 @@ mod tests {
         let read = |text| Server::parse_list(text).map(|all| all.into_iter().map(|one| (one.host, one.port)).collect());
         assert_eq!(read("h:99"), Ok(vec![("h".to_owned(), 99)]));
         assert_eq!(read("h, [::1]:7,[::2]").map(|all: Vec<_>| all.len()), Ok(3));
-        assert_eq!(read("[::1]"), Ok(vec![("::1".to_owned(), PORT)]));
+        assert_eq!(read("[::1]"), Ok(vec![("::1".to_owned(), DEFAULT_PORT)]));
         for wrong in ["", "h,", ":1", "h:x", "h:1/chroot", "[::1", "[::1]x", "h/chroot", "::1"] {
             assert!(matches!(Server::parse_list(wrong), Err(Error::BadArguments(_))), "{wrong}");
         }

@@ -40,14 +40,14 @@ impl fmt::Debug for Client {
 /// A server's reply to one request.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The whole frame, or why there is none.
+    /// The whole frame of the reply; an error if the server reported one, or if no reply came.
     pub(crate) frame: Result<Vec<u8>>,
-    /// The requested watch, if it was set.
+    /// The watch that the request has set; `None` if it asked for none, or the server set none.
     pub(crate) watcher: Option<OneshotWatcher>,
 }
 
 impl Answer {
-    /// Reads the part behind the header.
+    /// Parses what follows the header of the reply with `read`.
     pub(crate) fn read<T>(self, read: impl FnOnce(&mut Reader<'_>) -> Result<T>) -> Result<T> {
         let frame = self.frame?;
         read(&mut Reader::new(frame.get(Header::LENGTH..).unwrap_or_default()))
@@ -72,12 +72,12 @@ impl Client {
         Self::connector().connect(servers).await
     }
 
-    /// Settings for a session.
+    /// Default settings for a session, to change before it is opened.
     pub fn connector() -> Connector {
         Connector::default()
     }
 
-    /// The servers' number for the session.
+    /// The number by which the servers know the session.
     pub fn session_id(&self) -> SessionId {
         self.id
     }
@@ -87,12 +87,12 @@ impl Client {
         self.timeout
     }
 
-    /// The session's state.
+    /// Whether the session is connected, disconnected or over.
     pub fn state(&self) -> SessionState {
         *self.state.borrow()
     }
 
-    /// Watches the state: every change since the session was opened.
+    /// A watcher that reports changes of the state since the session was opened.
     pub fn state_watcher(&self) -> StateWatcher {
         StateWatcher::new(self.state.clone())
     }
@@ -104,12 +104,12 @@ impl Client {
         Arc::clone(&self.state_changes)
     }
 
-    /// A new transaction.
+    /// An empty transaction, to which writes are added.
     pub fn new_multi_writer(&self) -> MultiWriter<'_> {
         MultiWriter::new(self)
     }
 
-    /// Sends a request now; the future returns the reply.
+    /// Sends a request now, which sets `watch` if that is given; the future returns the reply.
     pub(crate) fn send(
         &self,
         frame: Result<Writer>,
@@ -124,14 +124,14 @@ impl Client {
         async move {
             let failed = |error| Answer { frame: Err(error), watcher: None };
             match sent {
-                Ok(()) => answer.await.unwrap_or_else(|_| failed(ended(*state.borrow()))),
+                Ok(()) => answer.await.unwrap_or_else(|_| failed(end_of_session_error(*state.borrow()))),
                 Err(error) => failed(error),
             }
         }
     }
 }
 
-/// Why a request of an ended session got no reply.
-fn ended(state: SessionState) -> Error {
+/// The error of a request that got no reply because its session ended.
+fn end_of_session_error(state: SessionState) -> Error {
     if state.is_terminated() { state.error() } else { Error::ClientClosed }
 }

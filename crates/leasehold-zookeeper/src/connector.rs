@@ -12,7 +12,7 @@ use crate::sasl::SaslOptions;
 use crate::session::{self, Settings};
 use crate::transport::Tcp;
 
-/// Settings for a session.
+/// Settings for a session, and the function that opens it.
 #[derive(Clone, Default)]
 pub struct Connector {
     settings: Settings,
@@ -34,9 +34,9 @@ impl Connector {
         self
     }
 
-    /// Time limit for a server to accept a connection and open the session, and for a connected
-    /// server to respond, before another one is tried. The default, and the maximum, is two thirds
-    /// of the session timeout.
+    /// Limits the time in which a server must accept a connection and open the session, and in
+    /// which a connected server must respond; then another one is tried. The default, and the
+    /// maximum, is two thirds of the session timeout.
     #[must_use]
     pub fn with_connection_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connection_timeout = Some(timeout);

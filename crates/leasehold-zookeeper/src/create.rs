@@ -7,24 +7,26 @@ use crate::acl::Acls;
 /// The lifetime of a node, and whether the server numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
-    /// Until a client deletes it.
+    /// The node exists until a client deletes it.
     Persistent,
-    /// The same; the server appends a number to its name.
+    /// The node exists until a client deletes it; the server appends a number to its name.
     PersistentSequential,
-    /// Until its session ends.
+    /// The node exists until the session that created it ends.
     Ephemeral,
-    /// The same; the server appends a number to its name.
+    /// The node exists until the session that created it ends; the server appends a number to its
+    /// name.
     EphemeralSequential,
-    /// Until some time after its last child was deleted.
+    /// The node exists until some time after its last child was deleted.
     Container,
 }
 
 impl CreateMode {
-    /// Adds the access rules.
+    /// The options of a node with this lifetime and these access rules.
     pub const fn with_acls(self, acls: Acls<'_>) -> CreateOptions<'_> {
         CreateOptions { mode: self, acls }
     }
 
+    /// The protocol's number for this mode.
     pub(crate) fn flags(self) -> i32 {
         match self {
             Self::Persistent => 0,
@@ -47,18 +49,18 @@ pub struct CreateOptions<'a> {
     pub(crate) acls: Acls<'a>,
 }
 
-/// The number that the server appended to a name, displayed as in the name. For other nodes it is
-/// -1.
+/// The number that the server appended to the name of a node, displayed as in the name; -1 for a
+/// node that the server did not number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CreateSequence(pub(crate) i64);
 
 impl CreateSequence {
-    /// The number itself.
+    /// The number; -1 for a node that the server did not number.
     pub fn into_i64(self) -> i64 {
         self.0
     }
 
-    /// Reads it from the end of a node's path.
+    /// Parses the digits at the end of a node's path; `None` if they are not a number.
     pub(crate) fn read(digits: &str) -> Option<Self> {
         digits.parse().ok().map(Self)
     }

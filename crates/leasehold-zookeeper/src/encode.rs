@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::jute::Writer;
 use crate::wire;
 
-/// A request that has a path and, for some, whether to watch it.
+/// A request with a path. `watch`: whether to watch the path; `None` if this kind of request has no
+/// such field.
 pub(crate) fn path_request(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
     address::check_path(path)?;
     let mut writer = wire::request(op);
@@ -24,6 +25,7 @@ pub(crate) fn write_create(writer: &mut Writer, path: &str, data: &[u8], options
     Ok(())
 }
 
+/// `version`: the version that the node must have; `None` for any.
 pub(crate) fn write_delete(writer: &mut Writer, path: &str, version: Option<i32>) -> Result<()> {
     address::check_path(path)?;
     writer.text(path);
@@ -31,6 +33,7 @@ pub(crate) fn write_delete(writer: &mut Writer, path: &str, version: Option<i32>
     Ok(())
 }
 
+/// `version`: the version that the data must have; `None` for any.
 pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
     address::check_path(path)?;
     writer.text(path);
@@ -39,7 +42,7 @@ pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], versi
     Ok(())
 }
 
-/// A request that `write` completes.
+/// A request of the kind `op`, whose body `write` appends.
 pub(crate) fn build_request(op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<Writer> {
     let mut writer = wire::request(op);
     write(&mut writer)?;

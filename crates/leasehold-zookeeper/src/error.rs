@@ -1,4 +1,4 @@
-//! Errors.
+//! The error of a request or of a session.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Error {
     /// No server of the list could be reached, and each was tried once.
     NoHosts,
-    /// No session was opened within its own timeout.
+    /// No server opened a session within the session timeout.
     Timeout,
     /// The connection broke before the reply arrived: the server may have executed the request, or
     /// not.
@@ -31,9 +31,9 @@ pub enum Error {
     NodeExists,
     /// The node has children.
     NotEmpty,
-    /// The node, or the data, has another version.
+    /// The node has another version than the request requires.
     BadVersion,
-    /// The node's ACL does not allow this.
+    /// The node's ACL does not allow the request to this client.
     NoAuth,
     /// The ACL is empty, malformed, or needs a login.
     InvalidAcl,

@@ -8,7 +8,7 @@ pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     pub(crate) fn new() -> Self {
-        // Filled in when the frame is complete.
+        // The frame's length, which `finish` fills in.
         Self(vec![0; 4])
     }
 
@@ -24,8 +24,8 @@ impl Writer {
         self.0.push(u8::from(value));
     }
 
-    /// A length or a number of items. Too large a number may be wrong: no server accepts a frame of
-    /// 2 GiB.
+    /// Writes a length or a number of items. A number of 2^31 or more is written as 2^31 - 1: no
+    /// server accepts such a frame anyway.
     pub(crate) fn count(&mut self, count: usize) {
         self.int(i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -50,14 +50,14 @@ impl Writer {
         self.0[4..].to_vec()
     }
 
-    /// The whole frame.
+    /// The whole frame, beginning with its length.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         let length = i32::try_from(self.0.len() - 4).unwrap_or(i32::MAX);
         self.0[..4].copy_from_slice(&length.to_be_bytes());
         self.0
     }
 
-    /// Appends the content of another writer, without its length.
+    /// Appends the content of another writer, without the length of its frame.
     pub(crate) fn append(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0[4..]);
     }
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte != 0)
     }
 
-    /// A number of items; -1 stands for no list.
+    /// Reads a number of items; 0 also for -1, which stands for no list.
     pub(crate) fn count(&mut self) -> Result<usize> {
         match self.int()? {
             -1 => Ok(0),
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.buffer()?).map_err(|_| Error::Malformed("a text is not UTF-8"))
     }
 
-    /// A list whose items `read` reads.
+    /// Reads a list; `read` reads each item.
     pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.count()?;
         // Each item has at least four bytes: the server's count alone does not decide how much

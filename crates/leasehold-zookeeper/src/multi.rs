@@ -11,30 +11,31 @@ use crate::jute::{Reader, Writer};
 use crate::types::Stat;
 use crate::wire::{self, op};
 
-/// A transaction under construction.
+/// Collects the writes of a transaction, and sends it.
 #[derive(Debug)]
 pub struct MultiWriter<'a> {
     client: &'a Client,
-    /// The parts, each with its header.
+    /// The encoded writes, each with its header.
     parts: Writer,
+    /// The number of writes.
     count: usize,
 }
 
-/// The result of one part of a transaction.
+/// The result of one part of a transaction that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultiWriteResult {
-    /// The node has the version.
+    /// The node has the required version.
     Check,
-    /// The node is deleted.
+    /// The node was deleted.
     Delete,
-    /// The node is created.
+    /// The node was created.
     #[non_exhaustive]
     Create {
-        /// Its path, with its number if the server numbers it.
+        /// The path of the new node, with its number if the server numbers it.
         path: String,
     },
-    /// The data is set.
+    /// The node's data was set.
     SetData {
         /// The node's stat now; its `num_children` includes nodes created by earlier parts.
         stat: Stat,
@@ -46,14 +47,14 @@ pub enum MultiWriteResult {
 pub enum MultiWriteError {
     /// The transaction as a whole failed; if the connection was lost, it may have been executed.
     RequestFailed {
-        /// The cause.
+        /// Why the transaction failed.
         source: Error,
     },
     /// One part failed, and so the transaction had no effect.
     OperationFailed {
-        /// Which part, counted from 0.
+        /// The part that failed, counted from 0.
         index: usize,
-        /// The cause.
+        /// Why that part failed.
         source: Error,
     },
 }
@@ -103,10 +104,10 @@ impl<'a> MultiWriter<'a> {
         Ok(())
     }
 
-    /// Requires that this node has this version; -1 stands for any.
+    /// Requires that the node has this version; -1 stands for any.
     ///
     /// # Errors
-    /// [`Error::BadArguments`]
+    /// [`Error::BadArguments`] if no server accepts the path.
     pub fn add_check_version(&mut self, path: &str, version: i32) -> Result<()> {
         address::check_path(path)?;
         self.add(op::CHECK, |part| {
@@ -119,24 +120,24 @@ impl<'a> MultiWriter<'a> {
     /// Creates a node; see [`Client::create`].
     ///
     /// # Errors
-    /// [`Error::BadArguments`]
+    /// [`Error::BadArguments`] if no server accepts the path.
     pub fn add_create(&mut self, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
         let op = if options.mode == CreateMode::Container { op::CREATE_CONTAINER } else { op::CREATE };
         self.add(op, |part| write_create(part, path, data, options))
     }
 
-    /// Sets a node's data, if it has this version.
+    /// Sets a node's data, if it has this version; `None` stands for any.
     ///
     /// # Errors
-    /// [`Error::BadArguments`]
+    /// [`Error::BadArguments`] if no server accepts the path.
     pub fn add_set_data(&mut self, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
         self.add(op::SET_DATA, |part| write_set_data(part, path, data, version))
     }
 
-    /// Deletes a node, if it has this version.
+    /// Deletes a node, if it has this version; `None` stands for any.
     ///
     /// # Errors
-    /// [`Error::BadArguments`]
+    /// [`Error::BadArguments`] if no server accepts the path.
     pub fn add_delete(&mut self, path: &str, version: Option<i32>) -> Result<()> {
         self.add(op::DELETE, |part| write_delete(part, path, version))
     }
@@ -156,12 +157,14 @@ impl<'a> MultiWriter<'a> {
     }
 }
 
+/// Writes the header before each part of a transaction; `done`: it is the one after the last part.
 fn header(writer: &mut Writer, op: i32, done: bool) {
     writer.int(op);
     writer.flag(done);
     writer.int(-1);
 }
 
+/// Parses the reply to a transaction of `count` parts.
 fn results(reader: &mut Reader<'_>, count: usize) -> Result<Vec<MultiWriteResult>, MultiWriteError> {
     let (mut done, mut codes) = (Vec::new(), Vec::new());
     loop {
@@ -180,8 +183,8 @@ fn results(reader: &mut Reader<'_>, count: usize) -> Result<Vec<MultiWriteResult
             _ => return Err(Error::Malformed("an unknown part of a transaction").into()),
         }
     }
-    // The parts before the failed one have code 0, and those behind it the code for another part's
-    // failure.
+    // The parts before the failed one have code 0; those after it have the code of
+    // `Error::RuntimeInconsistent`.
     if let Some(index) = codes.iter().position(|code| *code != 0) {
         return Err(MultiWriteError::OperationFailed { index, source: Error::from_code(codes[index]) });
     }

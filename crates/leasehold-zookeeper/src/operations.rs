@@ -14,10 +14,12 @@ use crate::wire::op;
 /// The node in which servers keep the ensemble's configuration.
 const CONFIG: &str = "/zookeeper/config";
 
+/// The server replied to a request with a watch, but no watch was set.
 const UNWATCHED: Error = Error::Malformed("a requested watch was not set");
 
 impl Client {
-    /// Creates a node. The number is the end of its name, if the server numbers it.
+    /// Creates a node. Returns its stat and the number that the server appended to its name; -1 if
+    /// it appended none.
     pub fn create(
         &self,
         path: &str,
@@ -59,13 +61,13 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes a node, if it has this version.
+    /// Deletes a node, if it has this version; `None` stands for any.
     pub fn delete(&self, path: &str, version: Option<i32>) -> impl Future<Output = Result<()>> + Send + use<> {
         let answer = self.send(build_request(op::DELETE, |writer| write_delete(writer, path, version)), None);
         async move { answer.await.read(|_| Ok(())) }
     }
 
-    /// Sets a node's data, if it has this version.
+    /// Sets a node's data, if it has this version; `None` stands for any.
     pub fn set_data(
         &self,
         path: &str,
@@ -98,7 +100,7 @@ impl Client {
         }
     }
 
-    /// The stat of a node, if it exists.
+    /// The stat of a node; `None` if it does not exist.
     pub fn check_stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
         let answer = self.send(path_request(op::EXISTS, path, Some(false)), None);
         async move {
@@ -109,7 +111,8 @@ impl Client {
         }
     }
 
-    /// The same, and watches for the node's creation, change or deletion.
+    /// The stat of a node, `None` if it does not exist; watches for its creation, change or
+    /// deletion.
     pub fn check_and_watch_stat(
         &self,
         path: &str,
@@ -133,8 +136,8 @@ impl Client {
         async move { answer.await.read(|reader| reader.texts()) }
     }
 
-    /// The same, and watches for the creation and deletion of children, and for the node's own
-    /// deletion.
+    /// The names of a node's children, in no order; watches for the creation and deletion of
+    /// children, and for the node's own deletion.
     pub fn list_and_watch_children(
         &self,
         path: &str,
@@ -154,7 +157,7 @@ impl Client {
         async move { answer.await.read(|reader| Ok((reader.texts()?, Stat::read(reader)?))) }
     }
 
-    /// The access rules of a node.
+    /// The access rules of a node, and its stat.
     pub fn get_acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat)>> + Send + use<> {
         let answer = self.send(path_request(op::GET_ACL, path, None), None);
         async move { answer.await.read(|reader| Ok((reader.list(Acl::read)?, Stat::read(reader)?))) }
@@ -166,7 +169,7 @@ impl Client {
         async move { answer.await.read(|_| Ok(())) }
     }
 
-    /// The ensemble's own configuration.
+    /// The ensemble's own configuration (its members and their ports) as text, and its stat.
     pub fn get_config(&self) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
         self.get_data(CONFIG)
     }

@@ -8,7 +8,7 @@ pub(crate) fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A random number below `bound`, which is not 0.
+/// A random number from 0 up to, but not including, `bound`; 0 if `bound` is 0.
 pub(crate) fn below(bound: usize) -> usize {
     let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
     usize::try_from(bits() % bound).unwrap_or_default()

@@ -10,6 +10,7 @@ use crate::random::bits;
 
 /// The service and the host name that all servers use for DIGEST-MD5.
 const URI: &str = "zookeeper/zk-sasl-md5";
+/// The number of responses that use the server's nonce, in hexadecimal: always the first.
 const COUNT: &str = "00000001";
 
 /// A login by SASL.
@@ -32,22 +33,24 @@ impl fmt::Debug for SaslOptions {
     }
 }
 
-/// The exchange of one login.
+/// The client's side of one login: it answers the server's challenges in turn.
 #[derive(Debug)]
 pub(crate) struct SaslExchange {
     options: SaslOptions,
+    /// The client's nonce.
     cnonce: String,
-    /// The expected final reply of the server, once it is known.
+    /// The final reply by which the server proves that it knows the password; `None` before the
+    /// client's response.
     expected_proof: Option<String>,
 }
 
 impl SaslExchange {
     pub(crate) fn new(options: SaslOptions) -> Self {
-        // It differs each time, so that no server can choose the hashed bytes.
+        // The nonce differs each time, so that no server can choose the hashed bytes.
         Self { options, cnonce: format!("{:016x}{:016x}", bits(), bits()), expected_proof: None }
     }
 
-    /// The response to a challenge; `None` at the end.
+    /// The response to a challenge; `None` once the server has proved that it knows the password.
     ///
     /// # Errors
     /// [`Error::AuthFailed`] if the server does not prove that it knows the password.
@@ -97,7 +100,7 @@ impl SaslExchange {
     }
 }
 
-/// Texts that fit in ISO 8859-1 are hashed in it, and others in UTF-8.
+/// The bytes of a text that are hashed: in ISO 8859-1 if it fits, otherwise in UTF-8.
 fn latin1_or_utf8(text: &str) -> Vec<u8> {
     let latin: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     latin.unwrap_or_else(|| text.as_bytes().to_vec())
@@ -115,7 +118,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Reads `key=value,key="quoted value"`.
+/// Parses `key=value,key="quoted value"` into keys and values.
 fn fields(text: &str) -> Vec<(String, String)> {
     let (mut fields, mut chars) = (Vec::new(), text.chars().peekable());
     while chars.peek().is_some() {

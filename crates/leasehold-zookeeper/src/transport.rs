@@ -10,12 +10,12 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::address::Server;
 use crate::random;
 
-/// A byte stream below the protocol.
+/// A connection's byte stream: TCP, TLS above it, or a test's own.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-/// Opens connections.
+/// Opens connections to servers.
 pub(crate) trait Transport: Send + Sync + 'static {
     type Stream: ByteStream + 'static;
 
@@ -35,7 +35,7 @@ impl Transport for Tcp {
 
     async fn connect(&self, server: &Server) -> io::Result<Self::Stream> {
         let stream = connect_tcp(server).await?;
-        // A request must not wait for the reply to the one before it.
+        // With Nagle's algorithm a request would wait for the reply to the one before it.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(config) = &self.tls {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::jute::Reader;
 
-/// The servers' number for a session.
+/// The number by which the servers know a session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub i64);
 
@@ -24,13 +24,13 @@ impl fmt::Debug for SessionId {
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// There is no connection at present.
+    /// There is no connection to a server at present; the client reconnects.
     Disconnected,
     /// A server is connected and responds.
     SyncConnected,
     /// The server refused the login; the session is over.
     AuthFailed,
-    /// The session is over.
+    /// The session has expired.
     Expired,
     /// The client has closed the session.
     Closed,
@@ -53,7 +53,7 @@ impl SessionState {
     }
 }
 
-/// The kind of a watch's event.
+/// What a watch reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     /// The session is over. One-shot watches report no lost connections.
@@ -84,9 +84,9 @@ impl EventType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchedEvent {
-    /// The kind of event.
+    /// What has happened.
     pub event_type: EventType,
-    /// The session's state.
+    /// The session's state when the event was delivered.
     pub session_state: SessionState,
     /// The path of the node; empty if the session is over.
     pub path: String,
@@ -95,13 +95,13 @@ pub struct WatchedEvent {
 /// A server's information on a node, other than its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The transaction that created it.
+    /// The number of the transaction that created the node.
     pub czxid: i64,
-    /// The transaction that last set its data.
+    /// The number of the transaction that last set its data.
     pub mzxid: i64,
     /// When it was created, in milliseconds since 1970 by the leader's clock.
     pub ctime: i64,
-    /// When its data was last set.
+    /// When its data was last set, in milliseconds since 1970 by the leader's clock.
     pub mtime: i64,
     /// How often its data was set.
     pub version: i32,
@@ -109,13 +109,13 @@ pub struct Stat {
     pub cversion: i32,
     /// How often its ACL was set.
     pub aversion: i32,
-    /// The session whose end deletes it, or 0.
+    /// The session whose end deletes the node; 0 if it is not ephemeral.
     pub ephemeral_owner: i64,
-    /// The length of its data.
+    /// The length of its data in bytes.
     pub data_length: i32,
     /// How many children it has.
     pub num_children: i32,
-    /// The transaction that last changed its list of children.
+    /// The number of the transaction that last changed its list of children.
     pub pzxid: i64,
 }
 

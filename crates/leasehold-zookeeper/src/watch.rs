@@ -8,8 +8,8 @@ use crate::types::{EventType, SessionState, WatchedEvent};
 
 /// A watch on one node, which reports one event.
 ///
-/// It survives reconnects: the next server reports what has happened meanwhile. Dropping it removes
-/// it. It is removed at the server, too, unless another watcher of this client needs the same.
+/// The watch survives reconnects: the next server reports what has happened meanwhile. Dropping it
+/// removes the watch, at the server too, unless another watcher of this client needs the same one.
 #[derive(Debug)]
 pub struct OneshotWatcher {
     event: oneshot::Receiver<WatchedEvent>,
@@ -76,7 +76,7 @@ impl StateWatcher {
         }
     }
 
-    /// The state at present; [`changed`](Self::changed) still reports it.
+    /// The present state. [`changed`](Self::changed) still reports it if it is new.
     pub fn peek_state(&self) -> SessionState {
         *self.0.borrow()
     }

@@ -10,7 +10,7 @@ pub(crate) const MAX_FRAME: usize = 16 * 1024 * 1024;
 /// The maximum size of a packet of watches: well below the reference client's own limit of 128 KiB.
 const MAX_WATCHES: usize = 100 * 1024;
 
-/// The servers' numbers for requests.
+/// The protocol's numbers for the kinds of requests.
 pub(crate) mod op {
     pub(crate) const CREATE: i32 = 1;
     pub(crate) const DELETE: i32 = 2;
@@ -37,7 +37,7 @@ pub(crate) mod op {
     pub(crate) const ERROR: i32 = -1;
 }
 
-/// The numbers of packets outside the order of requests and replies.
+/// The request numbers that the protocol reserves for packets outside the order of requests.
 pub(crate) mod xid {
     pub(crate) const EVENT: i32 = -1;
     pub(crate) const PING: i32 = -2;
@@ -45,7 +45,7 @@ pub(crate) mod xid {
     pub(crate) const SET_WATCHES: i32 = -8;
 }
 
-/// A request that has no number yet.
+/// A request of the kind `op`; its number is set when it is sent.
 pub(crate) fn request(op: i32) -> Writer {
     new_packet(0, op)
 }
@@ -126,7 +126,7 @@ pub(crate) fn auth(scheme: &str, secret: &[u8]) -> Vec<u8> {
     writer.finish()
 }
 
-/// The watched paths: for their data, for their creation, for their children.
+/// The paths watched for their data, for their creation, and for their children, in this order.
 pub(crate) type WatchedPaths<'a> = [Vec<&'a str>; 3];
 
 /// Sets all watches again, after a reconnect: the server reports what has happened since

@@ -12,7 +12,7 @@ use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// The maximum number of polls; no future has more await points.
 const MAX_POLLS: u32 = 40;
-/// The step between numbers of polls.
+/// Futures are dropped after 1, 1 + STEP, 1 + 2 * STEP … polls.
 const STEP: usize = repetitions(3, 1) as usize;
 
 /// Polls a future this many times, each time after a wake-up, and drops it. Returns its output if

@@ -13,8 +13,8 @@ use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
 
 /// The minimum pause between two inspections of an observer.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Inspections before the observer pauses.
-const BEGIN: u32 = 5;
+/// How many inspections an observer may make before it pauses between them.
+const FIRST_INSPECTIONS: u32 = 5;
 
 /// A leader is elected, seen, and replaced when it resigns.
 pub async fn one_leader_is_visible_to_all(context: &TestContext) {
@@ -77,7 +77,10 @@ pub async fn an_idle_observer_sends_few_requests(context: &TestContext) {
     let inspections = u32::try_from(flaky.call_count(Method::Inspect)).expect("a small number");
     // Pauses are never too short, however slow the machine is.
     let rested = clock.now().duration_since(start);
-    assert!(rested >= PAUSE * inspections.saturating_sub(BEGIN), "{inspections} inspections while nothing changed");
+    assert!(
+        rested >= PAUSE * inspections.saturating_sub(FIRST_INSPECTIONS),
+        "{inspections} inspections while nothing changed"
+    );
     assert!(!watching.is_finished(), "nothing has changed");
     let _ = leadership.resign().await.expect("a release");
     let change = tokio::time::timeout(TEST_TIMEOUT, watching).await.expect("a change").expect("no panic");

@@ -13,7 +13,7 @@ use crate::test_context::TestContext;
 /// A behaviour that an engine must show.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its module and function.
+    /// The module and the function of the case, such as `fifo::no_claim_bypasses_the_queue`.
     pub name: &'static str,
     /// The capabilities that the engine needs.
     pub requirements: &'static [Requirement],
@@ -22,7 +22,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The requirements that an engine does not meet.
+    /// Those of the case's requirements that an engine with these capabilities does not meet.
     pub fn missing_requirements(&self, capabilities: &Capabilities) -> Vec<Requirement> {
         self.requirements.iter().filter(|need| !(need.is_met)(capabilities)).copied().collect()
     }
@@ -144,7 +144,7 @@ cases! { $
     tokens {
         rise_with_every_grant []
         rise_over_an_expiry []
-        rise_over_an_eviction [FORCE_RELEASE INSPECTION]
+        rise_over_a_force_release [FORCE_RELEASE INSPECTION]
         rise_over_a_crash [MULTI_PROCESS]
         rise_when_the_engine_is_opened_again [DURABLE MULTI_PROCESS]
         differ_among_readers [SHARED]
@@ -201,19 +201,19 @@ cases! { $
     }
     force_release {
         the_holder_is_notified_and_the_next_waiter_granted [FORCE_RELEASE INSPECTION]
-        an_evicted_waiter_leaves_the_queue [FORCE_RELEASE FIFO INSPECTION]
-        an_evicted_waiter_gets_an_error [FORCE_RELEASE FIFO INSPECTION]
-        an_unpolled_grant_ends_with_its_eviction [FORCE_RELEASE FIFO INSPECTION]
+        a_force_released_waiter_leaves_the_queue [FORCE_RELEASE FIFO INSPECTION]
+        a_force_released_waiter_gets_an_error [FORCE_RELEASE FIFO INSPECTION]
+        an_unpolled_grant_ends_with_its_force_release [FORCE_RELEASE FIFO INSPECTION]
         the_fence_token_admits_remaining_holders [FORCE_RELEASE PERMITS FIFO INSPECTION]
-        an_unknown_claim_evicts_none [FORCE_RELEASE]
-        evicting_one_of_an_owners_claims_keeps_the_other [FORCE_RELEASE REENTRY INSPECTION]
+        an_unknown_claim_force_releases_none [FORCE_RELEASE]
+        force_releasing_one_of_an_owners_claims_keeps_the_other [FORCE_RELEASE REENTRY INSPECTION]
         a_holder_in_another_process_is_notified [FORCE_RELEASE MULTI_PROCESS INSPECTION]
     }
     release_requests {
         the_holder_is_notified_and_keeps_the_lock_until_it_releases [FORCE_RELEASE INSPECTION]
         a_request_may_arrive_during_the_grant [FORCE_RELEASE FIFO INSPECTION]
         an_ignored_request_ends_the_hold_at_its_deadline [FORCE_RELEASE INSPECTION]
-        a_holder_with_a_release_request_may_be_evicted [FORCE_RELEASE INSPECTION]
+        a_holder_with_a_release_request_may_be_force_released [FORCE_RELEASE INSPECTION]
         a_claim_that_is_not_held_gets_no_request [FORCE_RELEASE]
     }
     lock_names {

@@ -86,7 +86,7 @@ pub async fn readers_and_writers_never_overlap_under_contention(context: &TestCo
     );
 }
 
-/// The same among processes.
+/// Readers in other processes hold together, and a writer in another process excludes them.
 pub async fn processes_read_together_and_write_alone(context: &TestContext) {
     let locks = context.open_locks().await;
     let mut actor = context.spawn_actor(LONG_TTL).await;

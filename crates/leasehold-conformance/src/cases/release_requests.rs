@@ -82,14 +82,14 @@ pub async fn an_ignored_request_ends_the_hold_at_its_deadline(context: &TestCont
     .await;
 }
 
-/// A holder that ignores the request can still be evicted, and learns of it.
-pub async fn a_holder_with_a_release_request_may_be_evicted(context: &TestContext) {
+/// A holder that ignores the request can still be force-released, and learns of it.
+pub async fn a_holder_with_a_release_request_may_be_force_released(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let guard = locks.mutex("a").ttl(LONG_TTL).lock().await.expect("a lock");
     let claim = holder_claim(&other, guard.token()).await.expect("the holder");
     assert!(other.request_release("a", claim, "").await.expect("a request").is_some());
     tokio::time::timeout(TEST_TIMEOUT, guard.release_requested()).await.expect("the holder learns of the request");
-    assert!(other.force_release("a", claim).await.expect("an eviction").contender.is_some());
+    assert!(other.force_release("a", claim).await.expect("a force release").contender.is_some());
     assert_eq!(
         tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss"),
         LostReason::Revoked

@@ -27,7 +27,7 @@ pub async fn rise_with_every_grant(context: &TestContext) {
     }
 }
 
-/// The same for a grant after an expiry.
+/// A grant after an expired lease has a higher token than that lease.
 pub async fn rise_over_an_expiry(context: &TestContext) {
     let engine = context.open_engine().await;
     let expires = context.new_claim("a", Mode::Exclusive, None, context.short_ttl());
@@ -38,18 +38,19 @@ pub async fn rise_over_an_expiry(context: &TestContext) {
     Arc::clone(&engine).release(next).await.expect("a release");
 }
 
-/// An eviction's fence token is above the evicted holder's token and below the next one's.
-pub async fn rise_over_an_eviction(context: &TestContext) {
+/// A force release's fence token is above the force-released holder's token and below the next
+/// one's.
+pub async fn rise_over_a_force_release(context: &TestContext) {
     let (locks, other) = (context.open_locks().await, context.open_locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-    let fence = other.force_release("a", claim).await.expect("an eviction").fence_token.expect("a token");
+    let fence = other.force_release("a", claim).await.expect("a force release").fence_token.expect("a token");
     assert!(fence > guard.token(), "{fence} fences {}", guard.token());
     let next = other.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("a lock");
     assert!(next.token() > fence, "{} after {fence}", next.token());
 }
 
-/// The same for a grant after a crash of the holder.
+/// A grant after a crash of the holder has a higher token than the holder had.
 pub async fn rise_over_a_crash(context: &TestContext) {
     let locks = context.open_locks().await;
     let mut last = 0;

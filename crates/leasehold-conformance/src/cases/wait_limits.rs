@@ -15,8 +15,8 @@ const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The minimum pause between two requests of a waiter.
 const PAUSE: Duration = Duration::from_millis(15);
-/// Requests before the waiter pauses.
-const BEGIN: u32 = 10;
+/// How many requests a waiter may send before it pauses between them.
+const FIRST_REQUESTS: u32 = 10;
 
 /// A try returns while the lock is held, and leaves nothing in the queue.
 pub async fn a_try_returns_without_waiting(context: &TestContext) {
@@ -138,7 +138,7 @@ pub async fn waiting_sends_few_requests(context: &TestContext) {
     let requests = u32::try_from(calls()).expect("a small number");
     // Pauses are never too short, however slow the machine is.
     let rested = clock.now().duration_since(start);
-    assert!(rested >= PAUSE * requests.saturating_sub(BEGIN), "{requests} requests in {rested:?}");
+    assert!(rested >= PAUSE * requests.saturating_sub(FIRST_REQUESTS), "{requests} requests in {rested:?}");
     assert!(!waiter.is_finished(), "the lock is held");
     let _ = guard.release().await.expect("a release");
     drop(tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("a grant").expect("no panic").expect("a lock"));

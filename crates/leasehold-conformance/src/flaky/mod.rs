@@ -27,18 +27,19 @@ pub struct FlakyEngine {
 }
 
 impl FlakyEngine {
-    /// A working connection, until [`fail_next`](Self::fail_next) or
-    /// [`fail_always`](Self::fail_always) is called.
+    /// Wraps an engine. The connection works until [`fail_next`](Self::fail_next),
+    /// [`fail_always`](Self::fail_always) or [`disconnect`](Self::disconnect) is called.
     pub fn new(inner: Arc<dyn Engine>) -> Self {
         Self { inner, plan: FaultPlan::default(), calls: Default::default(), recorded_waits: Mutex::default() }
     }
 
-    /// Sets the faults of the next calls of this method; they precede a permanent fault.
+    /// Adds the faults of the next calls of this method, one for each call; they come before the
+    /// fault of [`fail_always`](Self::fail_always).
     pub fn fail_next(&self, method: Method, faults: impl IntoIterator<Item = Fault>) {
         self.plan.next(method, faults);
     }
 
-    /// Sets or clears the fault of every call of this method from now on.
+    /// Sets the fault of every call of this method from now on; `None` clears it.
     pub fn fail_always(&self, method: Method, fault: impl Into<Option<Fault>>) {
         self.plan.always(method, fault.into());
     }
@@ -62,7 +63,7 @@ impl FlakyEngine {
         self.calls[method as usize].load(Ordering::SeqCst)
     }
 
-    /// The timeouts of all waits for a lock.
+    /// The timeouts that the library requested in its waits for this lock, in order.
     pub fn wait_timeouts(&self, name: &str) -> Vec<Duration> {
         let waits = self.recorded_waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.iter().filter(|(of, _)| of.as_str() == name).map(|(_, patience)| *patience).collect()

@@ -44,7 +44,7 @@ impl Method {
     ];
 }
 
-/// A fault of a call.
+/// How a call to the engine fails, or is delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request never arrives, and the caller cannot know.

@@ -23,7 +23,8 @@ pub struct ModelComparison {
     pub(super) model: Arc<dyn Engine>,
     /// The subject's clients, which the claims use in turn.
     pub(super) subject: Vec<Arc<dyn Engine>>,
-    /// Moves the time of both, if the subject's clock is manual.
+    /// The clock of both, if the test moves the subject's clock; otherwise `None`, and no time
+    /// passes.
     pub(super) clock: Option<ManualClock>,
     /// The time in which a grant of the model must reach the subject's waiter.
     pub(super) grant_timeout: Duration,
@@ -70,7 +71,7 @@ impl ModelComparison {
         }
     }
 
-    /// The same with another grant timeout, for a subject with a known flaw.
+    /// Sets how long a grant may take to reach its waiter: short for a subject with a known flaw.
     #[must_use]
     pub fn with_grant_timeout(mut self, timeout: Duration) -> Self {
         self.grant_timeout = timeout;
@@ -122,7 +123,7 @@ impl ModelComparison {
         found
     }
 
-    /// Runs one plan on both.
+    /// Runs one plan on the model and the subject.
     ///
     /// # Errors
     /// The timeline, if they differ.

@@ -10,7 +10,7 @@ use leasehold::engine::{
 };
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
-/// The kind of flaw.
+/// What a [`FlawedEngine`] does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Every second grant repeats the token of the one before.

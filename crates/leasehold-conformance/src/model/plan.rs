@@ -13,7 +13,7 @@ const CLAIM_COUNT: usize = 6;
 /// The maximum number of operations in a plan.
 const MAX_OPERATIONS: usize = 40;
 
-/// The options of a claim.
+/// The lock, the owner and the mode of a claim in a plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ClaimSpec {
     /// One of two locks.
@@ -24,7 +24,7 @@ pub struct ClaimSpec {
     pub mode: Mode,
 }
 
-/// A step. A claim is identified by its index in the plan.
+/// One step of a plan. A claim is identified by its index in the plan.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the field is the claim")]
 pub enum Operation {
@@ -42,12 +42,12 @@ pub enum Operation {
     AdvanceTime { ms: u64 },
 }
 
-/// Claims, and operations on them.
+/// A sequence of operations on a few claims.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The claims.
+    /// The claims that the steps use, by their index.
     pub claim_specs: Vec<ClaimSpec>,
-    /// The steps.
+    /// The steps, in order.
     pub operations: Vec<Operation>,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Operation {
             Self::Wait { .. } => write!(f, "{who} waits"),
             Self::Renew { .. } => write!(f, "{who} renews"),
             Self::Release { .. } => write!(f, "{who} releases"),
-            Self::ForceRelease { .. } => write!(f, "{who} is evicted"),
+            Self::ForceRelease { .. } => write!(f, "{who} is force-released"),
             Self::AdvanceTime { ms } => write!(f, "{ms} ms pass"),
         }
     }

@@ -13,22 +13,24 @@ use super::comparison::ModelComparison;
 use super::plan::{ClaimSpec, LOCKS, Operation, Plan, claim_letter};
 use super::rules;
 
-/// The results of a forced release.
+/// The result of a force release that found its claim.
 const FORCE_RELEASED: &str = "force released";
+/// The result of a force release that did not find its claim.
 const NO_CLAIM: &str = "no such claim";
 
-/// The interval between inspections.
+/// The pause between two inspections of the subject.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A token of the subject and, for an eviction, the claims that waited then.
+/// A token of the subject. For the fence token of a force release, also the claims that waited
+/// then.
 type SubjectToken = (Token, Option<HashSet<ClaimId>>);
 
 /// The order of a token relative to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenOrder {
-    /// As in the model.
+    /// It must be in the same order as in the model.
     Same,
-    /// Below the fence token of an eviction that its client did not know of at the grant.
+    /// Below the fence token of a force release that its client did not know of at the grant.
     BelowForceRelease,
 }
 
@@ -46,7 +48,7 @@ pub(super) struct StepRunner<'a> {
     reported_lost: HashSet<ClaimId>,
     /// Claims that were seen to hold.
     seen_holders: HashSet<ClaimId>,
-    /// Evicted claims that have not been reported in a reply.
+    /// Force-released claims that have not been reported in a reply.
     force_released: HashSet<ClaimId>,
     timeline: String,
 }
@@ -83,7 +85,7 @@ impl<'a> StepRunner<'a> {
         Ok(())
     }
 
-    /// Releases all claims, whatever the outcome of the run.
+    /// Releases all claims, also after a difference was found.
     pub(super) async fn clean_up(self) {
         for (number, claim) in self.claims.iter().enumerate() {
             let _ = Arc::clone(&self.comparison.model).release(Arc::clone(claim)).await;
@@ -127,13 +129,17 @@ impl<'a> StepRunner<'a> {
         let model = self.apply(Arc::clone(&self.comparison.model), operation, claim).await?;
         let subject = self.subject(operation, claim).await?;
         self.timeline.push_str(&model.0);
-        // On Redis an eviction is a message. The server sends it before the reply to the claim's
-        // next request, but the client may read it only during that request, and then gets the
-        // eviction instead of the reply. For the client the eviction comes after the request, and
-        // it releases what it may have acquired.
+        // On Redis a force release is a message. The server sends it before the reply to the
+        // claim's next request, but the client may read it only during that request, and then gets
+        // the force release instead of the reply. For the client the force release comes after the
+        // request, and it releases what it may have acquired.
         let may_overtake = self.client(claim).url().starts_with("redis");
         let has_reply = matches!(model.0.as_str(), "busy" | "granted");
-        if may_overtake && has_reply && subject.0 == "evicted" && self.force_released.remove(&self.claims[claim].id) {
+        if may_overtake
+            && has_reply
+            && subject.0 == "already force-released"
+            && self.force_released.remove(&self.claims[claim].id)
+        {
             return self.compare_views(lock).await;
         }
         self.compare_results(lock, claim, &model, &subject).await?;
@@ -143,23 +149,24 @@ impl<'a> StepRunner<'a> {
         self.compare_views(lock).await
     }
 
-    /// The subject's result. On ZooKeeper and in databases an evicted claim stays evicted until it
-    /// is released, because its client may have missed the reply; an attempt after that starts
-    /// over.
+    /// The subject's result. On ZooKeeper and in databases a force-released claim stays
+    /// force-released until it is released, because its client may have missed the reply; an
+    /// attempt after that starts over.
     async fn subject(&mut self, op: Operation, claim: usize) -> Result<StepResult, String> {
         let (client, id) = (self.client(claim), self.claims[claim].id);
         let stays = ["zookeeper", "mysql", "postgres"].iter().any(|scheme| client.url().starts_with(scheme));
         let seen = self.apply(Arc::clone(&client), op, claim).await?;
-        let ended = seen.0 == "evicted" || matches!(op, Operation::Release { .. });
-        if stays && ended && self.force_released.remove(&id) && seen.0 == "evicted" {
+        let ended = seen.0 == "already force-released" || matches!(op, Operation::Release { .. });
+        if stays && ended && self.force_released.remove(&id) && seen.0 == "already force-released" {
             self.apply(Arc::clone(&client), Operation::Release { claim }, claim).await?;
             return self.apply(client, op, claim).await;
         }
         Ok(seen)
     }
 
-    /// The same claim is evicted. A suggested fence token is above the evicted holder's token and
-    /// below those of the remaining holders. The distance between tokens is up to the engine.
+    /// The same claim is force-released. A suggested fence token is above the force-released
+    /// holder's token and below those of the remaining holders. The distance between tokens is up
+    /// to the engine.
     async fn compare_force_release(&mut self, operation: Operation, claim: usize, lock: char) -> Result<(), String> {
         let id = self.claims[claim].id;
         let waited: HashSet<ClaimId> =
@@ -223,18 +230,18 @@ impl<'a> StepRunner<'a> {
             }
             Operation::Release { .. } => (format!("{:?}", engine.release(claim).await.map_err(wrong)?), None),
             Operation::ForceRelease { .. } => {
-                let evicted =
+                let force_released =
                     engine.force_release(claim.name().clone(), claim.id, String::new()).await.map_err(wrong)?;
-                let who = if evicted.contender.is_some() { FORCE_RELEASED } else { NO_CLAIM };
-                (who.to_owned(), evicted.fence_token)
+                let who = if force_released.contender.is_some() { FORCE_RELEASED } else { NO_CLAIM };
+                (who.to_owned(), force_released.fence_token)
             }
             Operation::AdvanceTime { .. } => (String::new(), None),
         })
     }
 
-    /// The results look the same to a user. A claim that waited during another client's eviction
-    /// may already have a token below the fence token; then its client must report that it lost the
-    /// lock.
+    /// The results look the same to a user. A claim that waited during another client's force
+    /// release may already have a token below the fence token; then its client must report that it
+    /// lost the lock.
     async fn compare_results(
         &mut self,
         lock: char,
@@ -268,7 +275,7 @@ impl<'a> StepRunner<'a> {
     }
 
     /// The descriptions are equal and the tokens are in the same order, or a claim that waited
-    /// during an eviction has a token below the fence token.
+    /// during a force release has a token below the fence token.
     fn compare_tokens(
         &mut self,
         lock: char,
@@ -282,11 +289,11 @@ impl<'a> StepRunner<'a> {
         let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(TokenOrder::Same) };
         let known = self.token_pairs.entry(lock).or_default();
         let mut order = TokenOrder::Same;
-        for (before, (stands_for, evicted)) in known.iter() {
+        for (before, (stands_for, force_released)) in known.iter() {
             if before.cmp(&ours) == stands_for.cmp(&theirs) {
                 continue;
             }
-            match evicted {
+            match force_released {
                 // The token may have been assigned earlier.
                 Some(_) if *before < ours && *stands_for == theirs => {}
                 Some(waited) if *before < ours && waited.contains(&claim_id) => order = TokenOrder::BelowForceRelease,
@@ -373,6 +380,6 @@ fn describe_answer(answer: AcquireReply) -> StepResult {
         AcquireReply::Busy { .. } => ("busy".to_owned(), None),
         AcquireReply::CoolingDown { .. } => ("cooling down".to_owned(), None),
         AcquireReply::Refused(refusal) => (format!("{refusal:?}"), None),
-        AcquireReply::ForceReleased => ("evicted".to_owned(), None),
+        AcquireReply::ForceReleased => ("already force-released".to_owned(), None),
     }
 }

@@ -72,7 +72,7 @@ async fn strict_client(server: &Server) -> Locks {
     Locks::builder().ttl(LONGEST_LEASE).open(&url).await.expect("a client")
 }
 
-/// A host that meets this server for the first time. The server may have lost leases, so it cools
+/// A host that uses this server for the first time. The server may have lost leases, so it cools
 /// down.
 async fn host_in_cool_down(server: &Server) -> Locks {
     let locks = strict_client(server).await;

@@ -103,7 +103,7 @@ async fn a_contended_lease_leaves_its_group_and_is_handed_off() {
         if view.waiters.len() == 1 { Ok(()) } else { Err(format!("{view:?}")) }
     })
     .await;
-    // Both the grouped leases and the one that left its group.
+    // The next renewal covers the grouped leases and the one that left its group.
     renew_all(&guards, &manual_clock, 6).await;
     assert!(other.mutex("lock 4").try_lock().await.expect("an answer").is_none(), "the lock is still held");
     let token = guards[3].token();
@@ -122,18 +122,18 @@ async fn a_force_released_lease_and_a_deleted_key_are_lost_and_the_others_last()
     let mut guards = hold_all(&locks).await;
     wait_grouped(&server, &guards, &manual_clock).await;
     let claim = other.inspect("lock 5").await.expect("a view").holders[0].claim;
-    let evicted = other.force_release("lock 5", claim).await.expect("an eviction");
-    assert!(evicted.contender.is_some());
+    let force_released = other.force_release("lock 5", claim).await.expect("a force release");
+    assert!(force_released.contender.is_some());
     let reason = timeout(TEST_TIMEOUT, guards[5].lost()).await.expect("the holder learns of the loss");
     assert_eq!(reason, LostReason::Revoked);
     let deleted = raw_connection(&server).await.command(&["DEL", "leasehold:l{lock 9}"]).await.expect("an answer");
     assert_eq!(deleted, Reply::Integer(1));
-    let (deleted, evicted) = (guards.remove(9), guards.remove(5));
+    let (deleted, force_released) = (guards.remove(9), guards.remove(5));
     // Each lease is renewed on its own at least every fourth time.
     renew_all(&guards, &manual_clock, 4).await;
     let reason = timeout(TEST_TIMEOUT, deleted.lost()).await.expect("the holder detects the loss");
     assert_eq!(reason, LostReason::Revoked);
-    drop((deleted, evicted));
+    drop((deleted, force_released));
     // The other leases are not affected.
     renew_all(&guards, &manual_clock, 6).await;
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use leasehold_conformance::limited::LimitedEngine;
 use leasehold_conformance::{Instance, Subject, suite};
 
-/// The memory engine without queues, modes, owners, inspections and evictions.
+/// The memory engine without queues, modes, owners, inspections and force releases.
 struct LimitedMemory;
 
 impl Subject for LimitedMemory {

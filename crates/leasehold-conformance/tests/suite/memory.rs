@@ -48,18 +48,18 @@ async fn the_holder_learns_of_the_loss_before_the_lease_ends_for_others() {
     assert!(next.token() > guard.token());
 }
 
-/// The engine notifies every evicted holder, however fast the evictions follow each other; none
-/// waits for a renewal.
+/// The engine notifies every force-released holder, however fast the force releases follow each
+/// other; none waits for a renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_evicted_holder_is_notified() {
+async fn every_force_released_holder_is_notified() {
     let locks = Locks::builder().ttl(LONG_TTL).open("memory:").await.expect("the engine");
     let mut guards = Vec::new();
     for number in 0..200 {
-        guards.push(locks.mutex(format!("evicted-{number}")).lock().await.expect("a lock"));
+        guards.push(locks.mutex(format!("force-released-{number}")).lock().await.expect("a lock"));
     }
     for view in locks.list("").await.expect("a list") {
-        let evicted = locks.force_release(view.name, view.holders[0].claim).await.expect("an eviction");
-        assert!(evicted.contender.is_some());
+        let force_released = locks.force_release(view.name, view.holders[0].claim).await.expect("a force release");
+        assert!(force_released.contender.is_some());
     }
     for guard in guards {
         let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;

@@ -38,8 +38,8 @@ async fn find_flaw(flaw: Flaw) -> Difference {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_repeats_tokens_is_detected() {
     let found = find_flaw(Flaw::RepeatsTokens).await;
-    assert!(found.plan.operations.len() <= 4, "acquire, release or evict, acquire: {found}");
-    // After a release the same token is repeated; after an eviction, one below the fence token.
+    assert!(found.plan.operations.len() <= 4, "acquire, release or force-release, acquire: {found}");
+    // After a release the same token is repeated; after a force release, one below the fence token.
     assert!(found.timeline.contains("token 1 after token ") && found.timeline.contains("a higher one"), "{found}");
 }
 

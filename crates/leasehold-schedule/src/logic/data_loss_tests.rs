@@ -14,10 +14,10 @@ const RETRY: Policy = Policy { crash: Crash::Retry { attempts: 3 }, ..ONCE };
 
 fn input<'a>(policy: &'a Policy, run: (&'a str, i64), now: i64, token: u64) -> DecisionInput<'a> {
     let now = u64::try_from(now).unwrap() * 1000;
-    let (schedule, timetable, run) = (NAME, &MINUTELY, Some(run));
+    let (schedule, ticks, run) = (NAME, &MINUTELY, Some(run));
     DecisionInput {
         schedule,
-        ticks: timetable,
+        ticks,
         policy,
         since: 0,
         seen: None,
@@ -29,7 +29,7 @@ fn input<'a>(policy: &'a Policy, run: (&'a str, i64), now: i64, token: u64) -> D
     }
 }
 
-/// A job whose ticks up to `watermark` were judged in this server run.
+/// The record of a job whose ticks up to `watermark` were judged in the server run named `run`.
 fn at(watermark: i64, run: &str) -> JobRecord {
     JobRecord { watermark, run: run.to_owned(), ..JobRecord::new(NAME.0, NAME.1, 0) }
 }
@@ -133,7 +133,8 @@ fn a_run_without_an_end_is_recorded_as_maybe_ended() {
 }
 
 proptest! {
-    /// At most once holds for every record: no tick that may have begun begins.
+    /// With `AtMostOnce`, whatever the record says: no tick begins that may have begun in an
+    /// earlier server run.
     #[test]
     fn no_tick_up_to_the_start_of_the_server_run_starts(
         (watermark, mut queue) in (0i64..3000, prop::collection::vec(0i64..3000, 0..4)),

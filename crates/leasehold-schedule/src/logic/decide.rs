@@ -6,87 +6,91 @@ use super::seen_state::SeenState;
 use super::ticks::{DueTicks, Ticks, due_ticks};
 use super::{Crash, MAX_TICKS, Missed, Overlap, Policy};
 
-/// The note on a run with a known start and an unknown end.
+/// The text in the history of a crashed run whose outcome may have been lost with the engine's
+/// data.
 const MAYBE_ENDED_NOTE: &str = "or the engine has lost its outcome";
 
 /// The input of a decision, besides the record.
 #[derive(Clone, Copy)]
 pub struct DecisionInput<'a> {
-    /// The job's expression and its time zone.
+    /// The job's cron expression and its time zone.
     pub schedule: (&'a str, &'a str),
-    /// Its ticks.
+    /// The ticks of that schedule.
     pub ticks: &'a dyn Ticks,
-    /// Its policies.
+    /// What the job does about crashed, missed and overlapping runs.
     pub policy: &'a Policy,
-    /// When this node first had the schedule: if the schedule is new, earlier ticks do not count.
+    /// When this node first had the schedule, in seconds since 1970: if the schedule is new,
+    /// earlier ticks do not count.
     pub since: i64,
-    /// The newest state of the record that this node has seen: no decision goes below it.
+    /// The newest state of the record that this node has seen; `None` if it has seen none. No
+    /// decision goes below it.
     pub seen: Option<SeenState>,
-    /// The server run from which the record was read, and when it began, in seconds; `None`: the
-    /// engine does not report it.
+    /// The server run in which the record was read, and when it began, in seconds since 1970;
+    /// `None` if the engine does not report it.
     pub server_run: Option<(&'a str, i64)>,
     /// The engine's time in milliseconds since 1970, read after the lock was granted.
     pub now: u64,
-    /// The guard's token.
+    /// The token with which this node holds the job's lock.
     pub token: u64,
-    /// The name of this node.
+    /// The name of this node, `host:pid`.
     pub node: &'a str,
     /// The tokens of the other concurrent holders, read *after* the record; empty if there can be
     /// none.
     pub concurrent_tokens: &'a [u64],
 }
 
-/// The decision.
+/// What a node does about a job, as decided under the job's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The new record. It replaces the one that was read, before anything runs.
     pub state: JobRecord,
-    /// The action once it is written.
+    /// What the node does once the new record is written.
     pub action: Action,
-    /// Other decisions, to be reported.
+    /// What else was decided, to be reported to operators.
     pub events: Vec<DecisionEvent>,
 }
 
 impl Decision {
-    /// Whether the record must be written before acting on the decision. A higher token alone does
-    /// not justify a write. A run that begins always does, even if our run is already in the
-    /// record: the write that added it was not confirmed.
+    /// Whether the record must be written before acting on the decision; `before` is the record as
+    /// read. A higher token alone does not justify a write. A run that begins always does, even if
+    /// it is already in the record: the write that added it was not confirmed.
     pub fn must_be_written(&self, before: Option<&JobRecord>) -> bool {
-        let but_for_fence = |state: &JobRecord| JobRecord { fence: 0, ..state.clone() };
+        let without_fence = |state: &JobRecord| JobRecord { fence: 0, ..state.clone() };
         matches!(self.action, Action::Start(_))
-            || before.is_none_or(|before| but_for_fence(before) != but_for_fence(&self.state))
+            || before.is_none_or(|before| without_fence(before) != without_fence(&self.state))
     }
 }
 
-/// The action of a decision.
+/// What a node does after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// No run.
+    /// Start no run.
     None,
-    /// Start this run.
+    /// Start this run, which the new record lists.
     Start(ActiveRun),
     /// A node with this higher token decided meanwhile: this node has lost the lock, even if its
     /// guard reports otherwise. Write nothing.
     Superseded(u64),
 }
 
-/// Other decisions, for operators.
+/// What a decision found or decided besides its action; reported to operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecisionEvent {
-    /// Ticks that will not run.
+    /// Ticks do not run; the entry shows the newest of them, their number and the reason.
     TicksSkipped(HistoryEntry),
-    /// A run whose holder died, and whether it is run again.
+    /// The holder of this run died; `true` if this node runs it again.
     RunCrashed(ActiveRun, bool),
-    /// The schedule differs from the one of the node that decided last.
+    /// The schedule differs from this one, of the node that decided last.
     ScheduleChanged(String),
 }
 
-/// Decides. `None`: the job is new or, if this node saw it before, its record is lost.
+/// Decides which run this node starts, and what the record becomes. `state` is the record as read
+/// under the lock. `None`: the job is new or, if this node saw it before, its record is lost.
 pub fn decide(state: Option<&JobRecord>, input: &DecisionInput<'_>) -> Decision {
     let is_lost = state.is_none() && input.seen.is_some();
     let state = state.cloned().unwrap_or_else(|| new_record(input));
-    let may_be_beside = matches!(input.policy.overlap, Overlap::Allow { .. });
-    if input.token < state.fence && !may_be_beside {
+    let allows_concurrent_runs = matches!(input.policy.overlap, Overlap::Allow { .. });
+    if input.token < state.fence && !allows_concurrent_runs {
         let fence = state.fence;
         return Decision { state, action: Action::Superseded(fence), events: Vec::new() };
     }
@@ -95,28 +99,29 @@ pub fn decide(state: Option<&JobRecord>, input: &DecisionInput<'_>) -> Decision 
     if let Some(ours) = state.run_of(input.token).cloned() {
         return Decision { state, action: Action::Start(ours), events: Vec::new() };
     }
-    let mut manager = Decider { state, input, events: Vec::new() };
+    let mut decider = Decider { state, input, events: Vec::new() };
     if is_lost {
-        manager.restart_from_now();
+        decider.restart_from_now();
     }
-    let unknown = input.seen.map_or_else(Vec::new, |seen| seen.restore(&mut manager.state));
-    manager.skip(TickOutcome::Unknown, &unknown);
-    manager.check_server_run();
-    manager.state.fence = manager.state.fence.max(input.token);
-    let retried = manager.end_dead_runs();
-    let next = retried.or_else(|| manager.choose_next_run());
+    let unknown = input.seen.map_or_else(Vec::new, |seen| seen.restore(&mut decider.state));
+    decider.skip(TickOutcome::Unknown, &unknown);
+    decider.check_server_run();
+    decider.state.fence = decider.state.fence.max(input.token);
+    let retried = decider.end_dead_runs();
+    let next = retried.or_else(|| decider.choose_next_run());
     if let Some(run) = &next {
-        manager.state.running.push(run.clone());
+        decider.state.running.push(run.clone());
     }
     let action = next.map_or(Action::None, Action::Start);
-    Decision { state: manager.state, action, events: manager.events }
+    Decision { state: decider.state, action, events: decider.events }
 }
 
-/// A job without a record. If this node saw a record before, the job continues from there.
-fn new_record(scene: &DecisionInput<'_>) -> JobRecord {
-    let (schedule, zone) = scene.schedule;
-    match scene.seen {
-        None => JobRecord::new(schedule, zone, scene.since),
+/// The record of a job that has none. If this node saw a record before, the job continues from the
+/// state that it saw; otherwise its ticks begin at `since`.
+fn new_record(input: &DecisionInput<'_>) -> JobRecord {
+    let (schedule, zone) = input.schedule;
+    match input.seen {
+        None => JobRecord::new(schedule, zone, input.since),
         Some(seen) => JobRecord { resets: seen.resets, ..JobRecord::new(schedule, zone, seen.watermark) },
     }
 }
@@ -125,6 +130,7 @@ fn seconds(millis: u64) -> i64 {
     i64::try_from(millis / 1000).unwrap_or(i64::MAX)
 }
 
+/// A decision in progress: `state` is the record as changed so far.
 struct Decider<'a> {
     state: JobRecord,
     input: &'a DecisionInput<'a>,
@@ -132,6 +138,7 @@ struct Decider<'a> {
 }
 
 impl Decider<'_> {
+    /// The engine's time, in seconds since 1970.
     fn now(&self) -> i64 {
         seconds(self.input.now)
     }
@@ -169,16 +176,17 @@ impl Decider<'_> {
     /// Whether a tick that may have begun is begun again. Not with concurrent runs: the deciding
     /// node may have acquired the lock before the run that was lost, so its token would be lower.
     fn may_retry_uncertain(&self) -> bool {
-        let beside = matches!(self.input.policy.overlap, Overlap::Allow { .. });
-        !beside && matches!(self.input.policy.crash, Crash::Retry { attempts } if attempts > 1)
+        let allows_concurrent_runs = matches!(self.input.policy.overlap, Overlap::Allow { .. });
+        !allows_concurrent_runs && matches!(self.input.policy.crash, Crash::Retry { attempts } if attempts > 1)
     }
 
-    /// The first attempt that we know of; if the tick may have begun before, this counts as the
-    /// second.
+    /// A run of a tick that the record does not list as begun. Its attempt number is 1; or 2 if the
+    /// tick may have begun before and the engine lost the entry.
     fn first_attempt(&self, tick: i64, manual: bool) -> ActiveRun {
         self.start_run(tick, if tick <= self.state.doubt { 2 } else { 1 }, manual)
     }
 
+    /// The record's entry of a run that begins now on this node.
     fn start_run(&self, tick: i64, attempt: u32, manual: bool) -> ActiveRun {
         let (token, node, started) = (self.input.token, self.input.node.to_owned(), self.input.now);
         ActiveRun { tick, token, node, started, attempt, manual }
@@ -216,7 +224,8 @@ impl Decider<'_> {
         again
     }
 
-    /// The next run: first the manual runs, then the schedule.
+    /// Takes the next run from the record: first manual runs, then queued ticks. `None` if there is
+    /// none.
     fn choose_next_run(&mut self) -> Option<ActiveRun> {
         if self.state.paused.is_none() {
             self.judge_due_ticks();
@@ -255,20 +264,21 @@ impl Decider<'_> {
                 );
             }
         }
-        let verdicts = classify_ticks(&due.ticks, self.input.policy, self.state.busy_until, self.now());
+        let judged = classify_ticks(&due.ticks, self.input.policy, self.state.busy_until, self.now());
         if due.has_more {
             // Older ticks are not counted; they are all below this one.
             self.skip(TickOutcome::Missed, &[due.ticks.first().map_or(newest, |oldest| oldest - 1)]);
         }
-        self.skip(TickOutcome::Overlapped, &verdicts.overlapped);
-        self.skip(TickOutcome::Missed, &verdicts.missed);
-        self.state.queue.extend(verdicts.run);
+        self.skip(TickOutcome::Overlapped, &judged.overlapped);
+        self.skip(TickOutcome::Missed, &judged.missed);
+        self.state.queue.extend(judged.run);
         let surplus = self.state.queue.len().saturating_sub(MAX_TICKS);
         let dropped: Vec<i64> = self.state.queue.drain(..surplus).collect();
         self.skip(TickOutcome::Overlapped, &dropped);
     }
 
-    /// Skips the due ticks, and notes whether there are older ones.
+    /// Records the due ticks as not run, with this outcome, and one more entry if there are older
+    /// ones.
     fn skip_due(&mut self, outcome: TickOutcome, due: &DueTicks) {
         if let Some(oldest) = due.ticks.first().filter(|_| due.has_more) {
             self.skip(outcome, &[oldest - 1]);
@@ -276,6 +286,8 @@ impl Decider<'_> {
         self.skip(outcome, &due.ticks);
     }
 
+    /// Records these ticks as not run, in one history entry with this outcome; none if `ticks` is
+    /// empty.
     fn skip(&mut self, outcome: TickOutcome, ticks: &[i64]) {
         let Some(newest) = ticks.last().copied() else { return };
         let count = u32::try_from(ticks.len()).unwrap_or(u32::MAX);
@@ -285,34 +297,39 @@ impl Decider<'_> {
     }
 }
 
-/// The outcome for ticks that are due.
+/// Due ticks, grouped by what happens to them; each group in ascending order.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct JudgedTicks {
+    /// Ticks that run.
     run: Vec<i64>,
+    /// Ticks that do not run, because they came due during another run.
     overlapped: Vec<i64>,
+    /// Ticks that do not run, because it is too late for them.
     missed: Vec<i64>,
 }
 
+/// Judges ticks by the policy. `busy_until`: when the job's last run ended, in milliseconds; `now`
+/// is in seconds.
 fn classify_ticks(ticks: &[i64], policy: &Policy, busy_until: u64, now: i64) -> JudgedTicks {
-    let mut verdicts = JudgedTicks::default();
+    let mut judged = JudgedTicks::default();
     let mut late = Vec::new();
     for &tick in ticks {
         let during = u64::try_from(tick).is_ok_and(|tick| tick.saturating_mul(1000) <= busy_until);
         match policy.overlap {
-            Overlap::Skip if during => verdicts.overlapped.push(tick),
-            Overlap::Queue if during => verdicts.run.push(tick),
-            _ if now.saturating_sub(tick) <= policy.grace => verdicts.run.push(tick),
+            Overlap::Skip if during => judged.overlapped.push(tick),
+            Overlap::Queue if during => judged.run.push(tick),
+            _ if now.saturating_sub(tick) <= policy.grace => judged.run.push(tick),
             _ => late.push(tick),
         }
     }
     let keep = match policy.missed {
         Missed::Skip => 0,
-        Missed::Once => usize::from(verdicts.run.is_empty()),
+        Missed::Once => usize::from(judged.run.is_empty()),
         Missed::All { limit } => usize::try_from(limit).unwrap_or(usize::MAX),
     };
     let kept = late.split_off(late.len().saturating_sub(keep));
-    verdicts.missed = late;
-    verdicts.run.extend(kept);
-    verdicts.run.sort_unstable();
-    verdicts
+    judged.missed = late;
+    judged.run.extend(kept);
+    judged.run.sort_unstable();
+    judged
 }

@@ -13,10 +13,10 @@ const PLAIN: Policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, o
 
 fn input<'a>(policy: &'a Policy, now: i64, token: u64) -> DecisionInput<'a> {
     let now = u64::try_from(now).unwrap() * 1000;
-    let (schedule, timetable) = (NAME, &MINUTELY);
+    let (schedule, ticks) = (NAME, &MINUTELY);
     DecisionInput {
         schedule,
-        ticks: timetable,
+        ticks,
         policy,
         since: 0,
         seen: None,
@@ -28,7 +28,7 @@ fn input<'a>(policy: &'a Policy, now: i64, token: u64) -> DecisionInput<'a> {
     }
 }
 
-/// A job whose ticks up to `watermark` are judged.
+/// The record of a job whose ticks up to `watermark` were judged.
 fn at(watermark: i64) -> JobRecord {
     JobRecord { watermark, ..JobRecord::new(NAME.0, NAME.1, 0) }
 }
@@ -48,7 +48,8 @@ fn skipped(decision: &Decision) -> Vec<(TickOutcome, i64, u32)> {
     decision.events.iter().filter_map(entry).collect()
 }
 
-/// Runs until no work is left; each run ends at once.
+/// Decides and runs at the time `now` until no work is left; each run ends at once. Returns the
+/// final record and the ticks that ran, in order.
 fn drain(mut state: JobRecord, policy: &Policy, now: i64) -> (JobRecord, Vec<i64>) {
     let mut run = Vec::new();
     for token in state.fence + 1.. {

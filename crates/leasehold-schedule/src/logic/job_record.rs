@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// The format that this code reads and writes. The record states it in the field `v`.
 pub const RECORD_FORMAT: u32 = 1;
 
-/// The number of entries in the history. A record has at most 64 KiB, of which queued ticks use up
-/// to 12.
+/// The maximum number of entries in a job's history. A record has at most 64 KiB, of which queued
+/// ticks use up to 12 KiB.
 pub const MAX_HISTORY: usize = 20;
 
 /// The maximum number of queued manual runs.
@@ -16,15 +16,15 @@ pub const MAX_MANUAL_RUNS: usize = 20;
 /// times in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The number of the format.
+    /// The version of the record's layout.
     pub v: u32,
-    /// The expression of the node that decided last.
+    /// The cron expression of the node that decided last.
     pub schedule: String,
-    /// The time zone of the expression.
+    /// The time zone of the cron expression.
     pub zone: String,
-    /// When the first node joined the job: older ticks do not belong to it.
+    /// When the first node joined the job, in seconds: older ticks do not belong to it.
     pub since: i64,
-    /// The newest tick that was judged.
+    /// The newest tick that was judged, in seconds.
     pub watermark: i64,
     /// How many times an operator reset the watermark: it falls for no other reason.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
@@ -33,22 +33,23 @@ pub struct JobRecord {
     /// known. In another server run, the latest writes to the record may be lost.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// When that server run began: ticks up to this time may have begun before, and the entry may
-    /// be lost.
+    /// When the server run of the last decision began, in seconds; 0 if not known. Ticks up to this
+    /// time may have begun in an earlier server run, with their entries lost.
     #[serde(default, skip_serializing_if = "is_zero_i64")]
     pub doubt: i64,
-    /// The highest token that decided.
+    /// The highest lock token under which a node has decided.
     pub fence: u64,
-    /// When the last run ended: a tick up to this time came due during the run.
+    /// When the last run ended, in milliseconds; 0 if none has. A tick up to this time came due
+    /// during a run.
     #[serde(default)]
     pub busy_until: u64,
-    /// Since when the job is paused, and by which client.
+    /// Since when the job is paused, and by which client; `None` if it is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<OperatorRequest>,
     /// Ticks that were chosen to run and have not begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<i64>,
-    /// Manual runs that were requested.
+    /// Manual runs that were requested and have not begun, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<OperatorRequest>,
     /// Runs that have begun and not ended.
@@ -59,25 +60,25 @@ pub struct JobRecord {
     pub history: Vec<HistoryEntry>,
 }
 
-/// A request by an operator.
+/// An operator's request to pause a job or to run it now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OperatorRequest {
-    /// When, in seconds.
+    /// When it was made, in seconds since 1970.
     pub at: i64,
-    /// The client that made it.
+    /// The client that made it, `host:pid`.
     pub by: String,
 }
 
 /// A run that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActiveRun {
-    /// The tick that it is for.
+    /// The tick that it is for, in seconds since 1970; for a manual run, the time of the request.
     pub tick: i64,
-    /// The token it holds.
+    /// The token with which its node holds the job's lock.
     pub token: u64,
-    /// The node that runs it.
+    /// The node that runs it, `host:pid`.
     pub node: String,
-    /// When it began.
+    /// When it began, in milliseconds since 1970.
     pub started: u64,
     /// The attempt number of this tick, from 1.
     pub attempt: u32,
@@ -90,26 +91,27 @@ pub struct ActiveRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TickOutcome {
-    /// It ran and succeeded.
+    /// The tick ran and succeeded.
     Done,
-    /// It ran and reported a failure.
+    /// The tick ran, and its work returned an error.
     Failed,
-    /// Its holder died during the run.
+    /// The node that ran the tick died during the run.
     Crashed,
-    /// Its holder lost the lock during the run, or had to stop, and stopped the run.
+    /// The node lost the job's lock during the run, or had to shut down, and stopped the run.
     Lost,
-    /// It exceeded its maximum time and was stopped.
+    /// The run exceeded the job's maximum time and was stopped.
     TimedOut,
-    /// Another run was in progress.
+    /// The tick did not run, because another run was in progress.
     Overlapped,
-    /// No node ran it in time.
+    /// The tick did not run, because no node was there in time.
     Missed,
-    /// The engine may have lost its outcome: it may have run or not, and is not run (again).
+    /// The engine may have lost the record of the tick: it may have run or not, and is not run
+    /// (again).
     Unknown,
 }
 
 impl TickOutcome {
-    /// A short stable word.
+    /// The outcome in one word, which no release changes: `done`, `timed-out`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -129,21 +131,21 @@ impl TickOutcome {
     }
 }
 
-/// An entry of the history.
+/// The outcome of one tick, or of several successive ticks that were not run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// The tick; if several ticks were not run, the newest of them.
+    /// The tick, in seconds since 1970; if several ticks were not run, the newest of them.
     pub tick: i64,
-    /// Its outcome.
+    /// Whether the tick ran, and how its run ended.
     pub outcome: TickOutcome,
     /// How many ticks the entry covers; more than one only for ticks that were not run.
     pub count: u32,
     /// The run, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<ActiveRun>,
-    /// When this entry was written.
+    /// When this entry was written, in milliseconds since 1970.
     pub at: u64,
-    /// The error text of the run.
+    /// The error message of the run; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
@@ -180,20 +182,20 @@ impl JobRecord {
         }
     }
 
-    /// The run with this token.
+    /// The run in progress that has this token.
     pub fn run_of(&self, token: u64) -> Option<&ActiveRun> {
         self.running.iter().find(|run| run.token == token)
     }
 
-    /// Adds an entry to the history and drops the oldest.
+    /// Adds an entry to the history, and drops the oldest above [`MAX_HISTORY`].
     pub(super) fn push_history(&mut self, entry: HistoryEntry) {
         self.history.push(entry);
         let surplus = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..surplus);
     }
 
-    /// Ends a run. `None` if the run is no longer listed: another node recorded it as crashed, and
-    /// its outcome is too late.
+    /// The record after the run with this token has ended; `now` is in milliseconds. `None` if the
+    /// run is no longer listed: another node recorded it as crashed, and its outcome is too late.
     #[must_use]
     pub fn with_run_ended(&self, token: u64, outcome: TickOutcome, text: &str, now: u64) -> Option<Self> {
         let at = self.running.iter().position(|run| run.token == token)?;
@@ -250,8 +252,8 @@ impl JobRecord {
         Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
     }
 
-    /// By how many seconds the watermark is ahead of the engine's clock, if that exceeds the normal
-    /// difference of two clocks.
+    /// By how many seconds the watermark is ahead of the engine's clock, if by more than
+    /// [`MAX_WATERMARK_AHEAD`](super::MAX_WATERMARK_AHEAD); otherwise `None`.
     pub fn seconds_ahead(&self, now: i64) -> Option<i64> {
         Some(self.watermark.saturating_sub(now)).filter(|by| *by > super::MAX_WATERMARK_AHEAD)
     }

@@ -35,11 +35,11 @@ pub use self::ticks::{DueTicks, Ticks, due_ticks};
 /// What happens to a run whose holder died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// It is not run again: a tick begins at most once.
+    /// The run is not repeated: a tick begins at most once.
     AtMostOnce,
-    /// It is run again with a higher token, until it has begun this many times.
+    /// Another node runs the tick again with a higher token, until it has begun this many times.
     Retry {
-        /// How many times it may begin in total.
+        /// How many times a tick may begin in total, at least 1.
         attempts: u32,
     },
 }
@@ -47,14 +47,14 @@ pub enum Crash {
 /// What happens to ticks that no node ran in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// They are not run.
+    /// Missed ticks are not run.
     Skip,
     /// One run replaces all of them: the newest missed tick, unless a tick that is in time runs
     /// anyway.
     Once,
-    /// Each is run, in order, but only the newest ones.
+    /// Each missed tick is run, in order, but only the newest ones.
     All {
-        /// The maximum number.
+        /// How many missed ticks are run at most, 1 to 1000.
         limit: u32,
     },
 }
@@ -62,11 +62,11 @@ pub enum Missed {
 /// What happens to ticks that come due during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// They are not run.
+    /// Ticks that come due during a run are not run.
     Skip,
-    /// They run afterwards, one after the other.
+    /// Ticks that come due during a run are run after it, one after the other.
     Queue,
-    /// They run concurrently.
+    /// Ticks that come due during a run are run concurrently.
     Allow {
         /// The maximum number of concurrent runs; at most [`MAX_CONCURRENT_RUNS`].
         max: u32,
@@ -76,17 +76,17 @@ pub enum Overlap {
 /// The policies of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// See [`Crash`].
+    /// What happens to a run whose holder died.
     pub crash: Crash,
-    /// See [`Missed`].
+    /// What happens to ticks that no node ran in time.
     pub missed: Missed,
-    /// See [`Overlap`].
+    /// What happens to ticks that come due during a run.
     pub overlap: Overlap,
     /// How many seconds late a tick may be and still count as in time.
     pub grace: i64,
 }
 
-/// The maximum number of past ticks that are judged, and of queued ticks.
+/// The maximum number of past ticks that one decision judges, and of queued ticks in a record.
 pub const MAX_TICKS: usize = 1000;
 
 /// The maximum number of concurrent runs: the record lists each of them and has at most 64 KiB.

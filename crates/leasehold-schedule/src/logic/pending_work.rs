@@ -4,14 +4,14 @@ use super::job_record::JobRecord;
 use super::ticks::Ticks;
 use super::{Crash, Policy};
 
-/// The next step of a node for a job.
+/// What a node does next about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingWork {
     /// A tick or a manual run is due: acquire the lock and decide.
     Due,
     /// A run in progress must be taken over if its holder dies: wait for the lock.
     WatchRun,
-    /// No work before this tick, if there is one.
+    /// There is no work before this tick; `None`: until the record changes.
     Idle(Option<i64>),
 }
 
@@ -21,10 +21,11 @@ pub(super) fn last_settled_tick(state: &JobRecord, schedule: &str, zone: &str, s
     if state.schedule == schedule && state.zone == zone { state.watermark } else { state.watermark.max(since) }
 }
 
-/// The work at `now`, according to the record.
+/// Whether there is work at the engine's time `now`, according to the record. `since`: when this
+/// node first had the schedule.
 pub fn pending_work(
     state: &JobRecord,
-    timetable: &dyn Ticks,
+    ticks: &dyn Ticks,
     (schedule, zone): (&str, &str),
     policy: &Policy,
     since: i64,
@@ -36,7 +37,7 @@ pub fn pending_work(
     if !state.wanted.is_empty() || !state.queue.is_empty() {
         return PendingWork::Due;
     }
-    let next = timetable.next(last_settled_tick(state, schedule, zone, since));
+    let next = ticks.next(last_settled_tick(state, schedule, zone, since));
     if next.is_some_and(|next| next <= now) {
         return PendingWork::Due;
     }

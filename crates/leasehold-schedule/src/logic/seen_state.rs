@@ -9,7 +9,7 @@ pub struct SeenState {
     /// How many times the job had been reset. First field, so that a later reset compares as newer
     /// with any watermark.
     pub resets: u32,
-    /// Its watermark.
+    /// The newest tick that was judged, in seconds since 1970.
     pub watermark: i64,
 }
 

@@ -15,7 +15,7 @@ const SCHEDULE: Every = Every(PERIOD);
 const NAME: (&str, &str) = ("@every 10s", "UTC");
 const NODES: usize = 3;
 
-/// The state of a node.
+/// What a node does next.
 #[derive(Clone, Debug)]
 enum Step {
     /// Reads the record, without a lock.
@@ -26,19 +26,20 @@ enum Step {
     ReadRecord {
         token: u64,
     },
-    /// Has read this version, and looks for concurrent holders.
+    /// Has read the record `state` (`None` if there is none) at this version, and lists the tokens
+    /// of concurrent holders.
     ListHolders {
         token: u64,
         expected_version: u64,
         state: Option<Box<JobRecord>>,
-        /// The server run in which that was read.
+        /// The server run in which the record was read, and when it began.
         run: (String, i64),
     },
-    /// Has decided over this version, and writes.
+    /// Has decided, and writes the decision if the record still has this version.
     Write {
         token: u64,
         expected_version: u64,
-        /// In this server run only.
+        /// The server run in which alone the write succeeds, and when it began.
         run: (String, i64),
         decision: Box<Decision>,
     },
@@ -47,14 +48,16 @@ enum Step {
         token: u64,
         run: ActiveRun,
     },
+    /// Works for `left` more steps.
     Run {
         token: u64,
         left: u8,
     },
-    /// Reads, to write the end over this version.
+    /// Reads the record, to write the end of the run into it.
     Finish {
         token: u64,
     },
+    /// Writes the end of the run if the record still has this version.
     WriteEnd {
         token: u64,
         expected_version: u64,
@@ -81,7 +84,9 @@ enum Event {
 
 struct World {
     policy: Policy,
+    /// The engine's time in seconds.
     now: i64,
+    /// The record and its version.
     record: Option<(u64, JobRecord)>,
     /// All writes that are not lost, oldest first.
     writes: Vec<(u64, JobRecord)>,
@@ -89,14 +94,17 @@ struct World {
     highest_version: u64,
     /// The name of the server run, and when it began.
     server_run: (String, i64),
-    /// Whether the engine reports that.
+    /// Whether the engine reports its server runs.
     reports_server_run: bool,
     /// Nodes and their tokens; more than one only with `Overlap::Allow`.
     holders: Vec<(usize, u64)>,
+    /// The last token that was granted.
     token: u64,
+    /// Each node's next step, and the time from which it has the schedule.
     nodes: Vec<(Step, i64)>,
-    /// Every start: tick and token.
+    /// The tick and the token of every run that began.
     starts: Vec<(i64, u64)>,
+    /// The highest watermark that was written and not lost.
     watermark: i64,
 }
 
@@ -104,7 +112,7 @@ impl World {
     fn new(policy: Policy) -> Self {
         let now = 1000;
         let nodes = vec![(Step::ReadWithoutLock, now); NODES];
-        // Created by the first node.
+        // The first node has created the record.
         let run = ("1".to_owned(), now);
         let record = Some((1, JobRecord { run: run.0.clone(), ..JobRecord::new(NAME.0, NAME.1, now) }));
         let written = Vec::from_iter(record.clone());
@@ -128,10 +136,11 @@ impl World {
         self.record.as_ref().map_or((0, None), |(version, state)| (*version, Some(state)))
     }
 
-    /// Compare and set; a lost reply looks like a refusal.
-    fn write(&mut self, over: u64, state: &JobRecord, lost: bool) -> Option<bool> {
-        let fits = self.read().0 == over;
-        if fits {
+    /// Writes `state` if the record still has the version `expected`. Returns whether it did;
+    /// `None` if the reply is `lost`.
+    fn write(&mut self, expected: u64, state: &JobRecord, lost: bool) -> Option<bool> {
+        let matches = self.read().0 == expected;
+        if matches {
             assert!(state.watermark >= self.watermark, "the watermark fell");
             self.watermark = state.watermark;
             let version = self.highest_version + 1;
@@ -139,13 +148,14 @@ impl World {
             self.record = Some((version, state.clone()));
             self.writes.extend(self.record.clone());
         }
-        if lost { None } else { Some(fits) }
+        if lost { None } else { Some(matches) }
     }
 
     fn holds(&self, node: usize, token: u64) -> bool {
         self.holders.contains(&(node, token))
     }
 
+    /// Whether all permits of the lock are held.
     fn is_full(&self) -> bool {
         let most = match self.policy.overlap {
             Overlap::Allow { max } => max as usize,
@@ -167,8 +177,8 @@ impl World {
         }
     }
 
-    /// A holder continues by its own clock; until its lease is over, the lock is not granted to
-    /// others.
+    /// Begins a new server run without the last `writes` writes. A holder keeps the lock by its own
+    /// clock; it is not granted to others until that lease is over.
     fn lose_writes(&mut self, writes: usize) {
         self.writes.truncate(self.writes.len().saturating_sub(writes));
         self.record = self.writes.last().cloned();
@@ -300,7 +310,7 @@ impl World {
     }
 }
 
-/// With a server that loses writes.
+/// Events with a server that loses its last writes up to three times.
 fn events_with_data_loss() -> impl Strategy<Value = Vec<Event>> {
     let forget = (0usize..6).prop_map(|writes| Event::LoseWrites { writes });
     let wipe = Just(Event::LoseWrites { writes: usize::MAX });
@@ -313,6 +323,7 @@ fn events_with_data_loss() -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
+/// Events without data loss; with `jumps`, the engine's clock goes back as well as forward.
 fn events(jumps: bool) -> impl Strategy<Value = Vec<Event>> {
     let node = 0..NODES;
     let step = (node.clone(), prop::bool::weighted(0.1)).prop_map(|(node, lost)| Event::Step { node, lost });

@@ -1,22 +1,22 @@
 //! Nominal times, in seconds since 1970 (UTC).
 
-/// A schedule. `next` must depend on `after` only, and must return the smallest tick above it.
+/// The ticks of a schedule, in seconds since 1970 (UTC).
 pub trait Ticks {
-    /// The first tick after `after`.
+    /// The smallest tick above `after`; `None` if there is none. Must depend on `after` only.
     fn next(&self, after: i64) -> Option<i64>;
 }
 
 /// Ticks that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueTicks {
-    /// The newest of them, in ascending order.
+    /// The newest due ticks, in ascending order.
     pub ticks: Vec<i64>,
-    /// Whether older ones were left out.
+    /// Whether older due ticks were left out.
     pub has_more: bool,
 }
 
-/// The newest `limit` ticks after `after` and up to `until`. Examines few more than it returns, for
-/// any length of time.
+/// The newest `limit` ticks later than `after` and not later than `until`. Examines few more than
+/// it returns, for any length of time.
 pub fn due_ticks(schedule: &dyn Ticks, after: i64, until: i64, limit: usize) -> DueTicks {
     let mut window = 3600;
     loop {

@@ -20,7 +20,7 @@ impl Ticks for EverySecond {
     }
 }
 
-/// A deliberate error.
+/// A deliberate error of the modelled protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -38,10 +38,14 @@ enum Flaw {
 struct BoundedModel {
     policy: Policy,
     flaw: Flaw,
+    /// How many ticks come due.
     ticks: i64,
+    /// How often a node dies.
     kills: u8,
+    /// How often a lease ends without its holder noticing.
     stalls: u8,
-    losses: u8,
+    /// How many replies are lost.
+    lost_replies: u8,
     /// How often the server starts a new run without its last write.
     data_losses: u8,
 }
@@ -72,12 +76,13 @@ struct World {
     holder: Option<(usize, u64)>,
     token: u64,
     nodes: Vec<Step>,
-    /// Every start of a run: tick, token.
+    /// The tick and the token of every run that began.
     starts: Vec<(i64, u64)>,
     watermark_fell: bool,
+    /// How many of each fault may still come.
     kills: u8,
     stalls: u8,
-    losses: u8,
+    lost_replies: u8,
     data_losses: u8,
 }
 
@@ -90,8 +95,8 @@ enum ModelAction {
     /// The lease ends, and the node does not know.
     Stall(usize),
     Tick,
-    /// A new run, without the last write. The holder keeps the lock for its time, and no other node
-    /// acquires it.
+    /// The server starts a new run without its last write. The holder keeps the lock until its
+    /// lease ends, and no other node acquires it before.
     LoseLastWrite,
 }
 
@@ -173,11 +178,11 @@ impl BoundedModel {
         (read_in, began): (u8, i64),
         now: u64,
     ) -> Step {
-        let (schedule, policy, timetable, number) = (NAME, &self.policy, &EverySecond, read_in.to_string());
+        let (schedule, policy, ticks, number) = (NAME, &self.policy, &EverySecond, read_in.to_string());
         let run = (self.flaw != Flaw::TrustsNewServerRun).then_some((number.as_str(), began));
         let input = DecisionInput {
             schedule,
-            ticks: timetable,
+            ticks,
             policy,
             since: BEGIN,
             seen: None,
@@ -211,7 +216,7 @@ impl Model for BoundedModel {
 
     fn init_states(&self) -> Vec<World> {
         let record = JobRecord { run: "0".to_owned(), ..JobRecord::new(NAME.0, NAME.1, BEGIN) };
-        let (kills, stalls, losses, forgets) = (self.kills, self.stalls, self.losses, self.data_losses);
+        let (kills, stalls, lost_replies, forgets) = (self.kills, self.stalls, self.lost_replies, self.data_losses);
         vec![World {
             now: BEGIN,
             version: 1,
@@ -225,7 +230,7 @@ impl Model for BoundedModel {
             watermark_fell: false,
             kills,
             stalls,
-            losses,
+            lost_replies,
             data_losses: forgets,
         }]
     }
@@ -233,7 +238,7 @@ impl Model for BoundedModel {
     fn actions(&self, world: &World, moves: &mut Vec<ModelAction>) {
         for node in 0..NODES {
             moves.push(ModelAction::Step(node));
-            if world.losses > 0 && matches!(world.nodes[node], Step::Write { .. } | Step::End { .. }) {
+            if world.lost_replies > 0 && matches!(world.nodes[node], Step::Write { .. } | Step::End { .. }) {
                 moves.push(ModelAction::StepWithLostReply(node));
             }
             if world.kills > 0 && world.nodes[node] != Step::ReadWithoutLock {
@@ -256,7 +261,7 @@ impl Model for BoundedModel {
         match action {
             ModelAction::Step(node) => self.step(&mut next, node, false),
             ModelAction::StepWithLostReply(node) => {
-                next.losses -= 1;
+                next.lost_replies -= 1;
                 self.step(&mut next, node, true);
             }
             ModelAction::Kill(node) => {
@@ -302,12 +307,12 @@ impl Model for BoundedModel {
 
 fn bounded_model(crash: Crash, flaw: Flaw) -> BoundedModel {
     let policy = Policy { crash, missed: Missed::All { limit: 9 }, overlap: Overlap::Queue, grace: 0 };
-    BoundedModel { policy, flaw, ticks: 2, kills: 1, stalls: 1, losses: 1, data_losses: 0 }
+    BoundedModel { policy, flaw, ticks: 2, kills: 1, stalls: 1, lost_replies: 1, data_losses: 0 }
 }
 
 /// A model whose server loses its last write.
 fn model_with_data_loss(flaw: Flaw) -> BoundedModel {
-    BoundedModel { kills: 0, losses: 0, data_losses: 1, ..bounded_model(Crash::AtMostOnce, flaw) }
+    BoundedModel { kills: 0, lost_replies: 0, data_losses: 1, ..bounded_model(Crash::AtMostOnce, flaw) }
 }
 
 #[test]

@@ -9,25 +9,26 @@ use tokio::task::JoinHandle;
 
 use crate::world::{World, run_until_idle};
 
-/// Makes the call that the system's cron starts.
+/// Starts [`schedule::run_due`] as a process that the system's cron starts does; each run lasts
+/// `run_secs`.
 fn start_call(world: &World, job: Job, run_secs: u64) -> JoinHandle<leasehold::Result<Vec<FinishedRun>>> {
     start_call_with_timeout(world, job, run_secs, None)
 }
 
-/// A call with this timeout for the lock.
+/// Like [`start_call`]; the call waits for the job's lock at most `wait`, if that is set.
 fn start_call_with_timeout(
     world: &World,
     job: Job,
     run_secs: u64,
     wait: Option<Duration>,
 ) -> JoinHandle<leasehold::Result<Vec<FinishedRun>>> {
-    let (locks, book) = (world.locks.clone(), Arc::clone(&world.runs));
+    let (locks, runs) = (world.locks.clone(), Arc::clone(&world.runs));
     tokio::spawn(async move {
         let clock = locks.clock().clone();
         schedule::run_due(&locks, job, None, wait, |run| {
             let ran =
-                crate::world::CompletedRun { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
-            book.lock().unwrap().push(ran);
+                crate::world::StartedRun { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
+            runs.lock().unwrap().push(ran);
             let until = clock.now().saturating_add(Duration::from_secs(run_secs));
             let sleep = clock.sleep_until(until);
             async move {
@@ -69,7 +70,7 @@ async fn eight_hosts_minutes_apart_run_each_tick_once() {
             call.await.unwrap().unwrap();
         }
     }
-    assert_eq!(world.completed_ticks(), ticks);
+    assert_eq!(world.started_ticks(), ticks);
 }
 
 /// A holder that acquired the lock a moment ago has not recorded its run yet: the call does not
@@ -97,7 +98,7 @@ async fn a_call_that_does_not_wait_leaves_the_tick_to_the_node_that_records_it_n
     run_until_idle().await;
     assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     let _ = holder.release().await.unwrap();
-    assert_eq!(world.completed_ticks(), [0; 0]);
+    assert_eq!(world.started_ticks(), [0; 0]);
 }
 
 #[tokio::test]
@@ -112,7 +113,7 @@ async fn the_only_host_fires_every_tick_with_any_clock_error() {
         }
         // The first call may have been late for the tick before the first.
         let expected: Vec<_> = (0..4).map(|n| first + n * 300).collect();
-        assert_eq!(world.completed_ticks(), expected, "{offset}");
+        assert_eq!(world.started_ticks(), expected, "{offset}");
     }
 }
 
@@ -128,7 +129,7 @@ async fn a_host_whose_clock_drifts_past_the_middle_between_two_ticks_misses_none
         at = next;
         call.await.unwrap().unwrap();
     }
-    let ticks = world.completed_ticks();
+    let ticks = world.started_ticks();
     let all: Vec<_> = (0..i64::try_from(ticks.len()).unwrap()).map(|n| first + n * 300).collect();
     assert_eq!(ticks, all, "each once, none missing");
     assert!(ticks.len() >= 4);
@@ -142,7 +143,7 @@ async fn a_second_call_finds_no_work() {
     world.advance(2).await;
     assert_eq!(first.await.unwrap().unwrap().len(), 1);
     assert_eq!(start_call(&world, job(), 0).await.unwrap().unwrap(), []);
-    assert_eq!(world.completed_ticks(), [tick]);
+    assert_eq!(world.started_ticks(), [tick]);
 }
 
 #[tokio::test]
@@ -181,7 +182,7 @@ async fn calls_do_not_pile_up_behind_a_run_in_progress() {
     let tick = advance_near_next_tick(&world, 1).await;
     let long = start_call(&world, job(), 1000);
     world.advance(2).await;
-    assert_eq!(world.completed_ticks(), [tick]);
+    assert_eq!(world.started_ticks(), [tick]);
     for _ in 0..3 {
         world.advance(300).await;
         let events: Arc<std::sync::Mutex<Vec<JobEvent>>> = Arc::default();

@@ -19,8 +19,8 @@ async fn each_tick_runs_once_among_eight_nodes() {
     let nodes: Vec<_> = (0..8).map(|_| world.start_node(world.job(), SHORT)).collect();
     let first = world.advance_to_next_minute().await;
     world.advance(240).await;
-    assert_eq!(world.completed_ticks(), (0..5).map(|n| first + n * 60).collect::<Vec<_>>());
-    assert!(world.completed_runs().is_sorted_by(|a, b| a.token < b.token), "{:?}", world.completed_runs());
+    assert_eq!(world.started_ticks(), (0..5).map(|n| first + n * 60).collect::<Vec<_>>());
+    assert!(world.started_runs().is_sorted_by(|a, b| a.token < b.token), "{:?}", world.started_runs());
     for node in nodes {
         node.stop().await;
     }
@@ -33,11 +33,11 @@ async fn a_new_job_and_a_late_starter_do_not_fire_the_past() {
     let tick = world.advance_to_next_minute().await;
     let node = world.start_node(world.job(), SHORT);
     world.advance(5).await;
-    assert_eq!(world.completed_ticks(), [0i64; 0], "the tick was before the job");
+    assert_eq!(world.started_ticks(), [0i64; 0], "the tick was before the job");
     world.advance(60).await;
     let late = world.start_node(world.job(), SHORT);
     world.advance(10).await;
-    assert_eq!(world.completed_ticks(), [tick + 60]);
+    assert_eq!(world.started_ticks(), [tick + 60]);
     node.stop().await;
     late.stop().await;
 }
@@ -52,7 +52,7 @@ async fn a_restart_runs_what_was_not_run_if_it_is_not_too_late() {
     world.advance(140).await;
     let node = world.start_node(world.job(), SHORT);
     world.advance(10).await;
-    assert_eq!(world.completed_ticks(), [tick, tick + 120]);
+    assert_eq!(world.started_ticks(), [tick, tick + 120]);
     assert_eq!(world.outcomes().await, ["done", "missed", "done"]);
     node.stop().await;
 }
@@ -70,7 +70,7 @@ async fn missed_ticks_run_by_policy() {
         world.advance(630).await;
         let node = world.start_node(job(), SHORT);
         world.advance(10).await;
-        assert_eq!(world.completed_ticks(), expected.iter().map(|n| tick + n).collect::<Vec<_>>(), "{missed:?}");
+        assert_eq!(world.started_ticks(), expected.iter().map(|n| tick + n).collect::<Vec<_>>(), "{missed:?}");
         node.stop().await;
     }
 }
@@ -91,7 +91,7 @@ async fn ticks_during_a_run_are_skipped_queued_or_run_concurrently() {
         let tick = world.advance_to_next_minute().await;
         world.advance(375).await;
         let expected: Vec<_> = expected.iter().map(|n| tick + n).collect();
-        assert_eq!(world.completed_ticks(), expected, "{overlap:?}");
+        assert_eq!(world.started_ticks(), expected, "{overlap:?}");
         for node in nodes {
             node.kill().await;
         }
@@ -109,13 +109,13 @@ async fn a_dead_run_is_retried_only_by_policy() {
         let (one, two, three) =
             (world.start_node(job(), long), world.start_node(job(), long), world.start_node(job(), long));
         let tick = world.advance_to_next_minute().await;
-        assert_eq!(world.completed_ticks(), [tick]);
+        assert_eq!(world.started_ticks(), [tick]);
         // It is unknown which of them runs it: as long as one is left, the tick can be run.
         one.kill().await;
         world.advance(1).await;
         two.kill().await;
         world.advance(30).await;
-        let ran: Vec<_> = world.completed_runs().into_iter().filter(|ran| ran.tick == tick).collect();
+        let ran: Vec<_> = world.started_runs().into_iter().filter(|ran| ran.tick == tick).collect();
         assert!(ran.is_sorted_by(|a, b| a.token < b.token && a.attempt < b.attempt), "{ran:?}");
         assert!(ran.len() <= begins, "{crash:?}: {ran:?}");
         if crash != Crash::AtMostOnce && ran.len() < begins {
@@ -135,7 +135,7 @@ async fn a_retried_run_has_the_next_attempt_number_and_a_higher_token() {
     world.advance(2).await;
     first.kill().await;
     world.advance(25).await;
-    let ran = world.completed_runs();
+    let ran = world.started_runs();
     assert_eq!(ran.iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1), (tick, 2)]);
     assert!(ran[0].token < ran[1].token);
     assert_eq!(world.outcomes().await, ["crashed", "done"]);
@@ -184,7 +184,7 @@ async fn a_dead_concurrent_run_is_taken_over_too() {
     first.kill().await;
     world.advance(50).await;
     assert_eq!(
-        world.completed_runs().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(),
+        world.started_runs().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(),
         [(tick, 1), (tick, 2)]
     );
     assert_eq!(world.outcomes().await, ["crashed", "done"]);
@@ -198,7 +198,7 @@ async fn a_run_that_exceeds_max_hold_is_stopped_and_does_not_block_the_next() {
     let node = world.start_node(job, Duration::from_secs(3000));
     let tick = world.advance_to_next_minute().await;
     world.advance(70).await;
-    assert_eq!(world.completed_ticks(), [tick, tick + 60]);
+    assert_eq!(world.started_ticks(), [tick, tick + 60]);
     assert_eq!(world.outcomes().await, ["timed-out"], "and it is not a crash");
     node.kill().await;
 }
@@ -223,7 +223,7 @@ async fn stopping_completes_the_run_and_starts_no_other() {
     let tick = world.advance_to_next_minute().await;
     let (stopped, ()) = tokio::join!(node.stop(), world.advance(200));
     let () = stopped;
-    assert_eq!(world.completed_ticks(), [tick]);
+    assert_eq!(world.started_ticks(), [tick]);
     assert_eq!(world.outcomes().await, ["done"]);
 }
 
@@ -240,9 +240,9 @@ async fn a_changed_schedule_starts_with_its_next_tick() {
     let job = daily("* * * * *").on_event(move |_, event| events.lock().unwrap().push(event.clone()));
     let node = world.start_node(job, SHORT);
     world.advance(1).await;
-    assert_eq!(world.completed_ticks(), [0i64; 0]);
+    assert_eq!(world.started_ticks(), [0i64; 0]);
     let tick = world.advance_to_next_minute().await;
-    assert_eq!(world.completed_ticks(), [tick]);
+    assert_eq!(world.started_ticks(), [tick]);
     assert!(
         world
             .events
@@ -293,7 +293,7 @@ async fn an_unknown_record_layout_runs_no_tick_and_is_reported() {
     let node = world.start_node(world.job(), SHORT);
     world.advance_to_next_minute().await;
     world.advance(60).await;
-    assert_eq!(world.completed_ticks(), [0i64; 0]);
+    assert_eq!(world.started_ticks(), [0i64; 0]);
     let reports_layout =
         |event: &JobEvent| matches!(event, JobEvent::EngineFailed { error, .. } if error.contains("layout 99"));
     assert!(world.events.lock().unwrap().iter().any(reports_layout));
@@ -309,7 +309,7 @@ async fn a_timed_out_run_is_not_repeated_by_a_queued_node() {
     let tick = world.advance_to_next_minute().await;
     let second = world.start_node(job(), Duration::from_secs(1));
     world.advance(56).await;
-    assert_eq!(world.completed_runs().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1)]);
+    assert_eq!(world.started_runs().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1)]);
     assert_eq!(world.outcomes().await, ["timed-out"], "once, and it is not a crash");
     first.kill().await;
     second.kill().await;
@@ -355,7 +355,7 @@ async fn a_run_whose_record_was_not_confirmed_is_recorded_again_before_it_starts
     node.stop().await;
     // As after a write whose reply never came: the entry has the token that the next guard will
     // have.
-    let token = world.completed_runs()[0].token + 1;
+    let token = world.started_runs()[0].token + 1;
     let records = world.locks.records().unwrap();
     let running = format!(
         r#""running":[{{"tick":{},"token":{token},"node":"n","started":{},"attempt":1}}],"history""#,
@@ -370,7 +370,7 @@ async fn a_run_whose_record_was_not_confirmed_is_recorded_again_before_it_starts
     let before = records.get("cron:job").await.unwrap().version;
     let node = world.start_node(world.job().crash(Crash::Retry { attempts: 1 }), Duration::from_secs(20));
     world.advance(2).await;
-    let ran = world.completed_runs()[1];
+    let ran = world.started_runs()[1];
     assert_eq!((ran.tick, ran.token, ran.attempt), (tick + 60, token, 1));
     assert_eq!(records.get("cron:job").await.unwrap().version, before + 1);
     node.kill().await;

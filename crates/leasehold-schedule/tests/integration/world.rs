@@ -10,16 +10,17 @@ use tokio::task::JoinHandle;
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// A run: tick, token, attempt.
+/// A run that a node has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CompletedRun {
+pub(crate) struct StartedRun {
+    /// The run's nominal time, in seconds since 1970.
     pub(crate) tick: i64,
     pub(crate) token: u64,
     pub(crate) attempt: u32,
 }
 
-/// The runs of all nodes.
-pub(crate) type RunLog = Arc<Mutex<Vec<CompletedRun>>>;
+/// The runs that all nodes have started, in this order.
+pub(crate) type RunLog = Arc<Mutex<Vec<StartedRun>>>;
 
 pub(crate) struct World {
     pub(crate) clock: ManualClock,
@@ -30,9 +31,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let hand = ManualClock::new();
-        let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").await.unwrap();
-        Self { clock: hand, locks, runs: RunLog::default(), events: Arc::default() }
+        let clock = ManualClock::new();
+        let locks = Locks::builder().clock(clock.clock()).ttl(TTL).open("memory:").await.unwrap();
+        Self { clock, locks, runs: RunLog::default(), events: Arc::default() }
     }
 
     /// A job every minute, whose events are stored.
@@ -42,19 +43,19 @@ impl World {
         job.on_event(move |_, event| events.lock().unwrap().push(event.clone()))
     }
 
-    /// The engine's time.
+    /// The engine's time, in seconds since 1970.
     pub(crate) async fn now(&self) -> i64 {
         i64::try_from(self.locks.records().unwrap().get("clock").await.unwrap().engine_time.as_secs()).unwrap()
     }
 
     /// A node that runs `job`; each run lasts `time` on the clock.
     pub(crate) fn start_node(&self, job: Job, time: Duration) -> Node {
-        let (locks, book, stop) = (self.locks.clone(), Arc::clone(&self.runs), StopHandle::new());
+        let (locks, runs, stop) = (self.locks.clone(), Arc::clone(&self.runs), StopHandle::new());
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let clock = locks.clock().clone();
             schedule::run_until(&locks, job, &stopped, |run| {
-                book.lock().unwrap().push(CompletedRun {
+                runs.lock().unwrap().push(StartedRun {
                     tick: run.tick().unix(),
                     token: run.token().0,
                     attempt: run.attempt(),
@@ -70,7 +71,7 @@ impl World {
         Node { task, stop }
     }
 
-    /// Advances time in small steps.
+    /// Advances the manual clock in steps of one second, and lets all nodes act after each.
     pub(crate) async fn advance(&self, seconds: u64) {
         for _ in 0..seconds {
             run_until_idle().await;
@@ -88,12 +89,12 @@ impl World {
         next
     }
 
-    pub(crate) fn completed_runs(&self) -> Vec<CompletedRun> {
+    pub(crate) fn started_runs(&self) -> Vec<StartedRun> {
         self.runs.lock().unwrap().clone()
     }
 
-    pub(crate) fn completed_ticks(&self) -> Vec<i64> {
-        self.completed_runs().iter().map(|ran| ran.tick).collect()
+    pub(crate) fn started_ticks(&self) -> Vec<i64> {
+        self.started_runs().iter().map(|ran| ran.tick).collect()
     }
 
     pub(crate) async fn status(&self) -> JobStatus {

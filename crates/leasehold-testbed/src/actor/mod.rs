@@ -35,14 +35,17 @@ const SEND_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 pub struct Actor {
     child: Child,
     input: pipe::Sender,
+    /// Lines of its standard output that the test has not received yet.
     output: mpsc::Receiver<String>,
+    /// The last lines that the test has received, for error messages.
     received_lines: LineLog,
+    /// The last lines of its standard error, for error messages.
     stderr_lines: LineLog,
 }
 
 impl Actor {
-    /// Starts `exe` with `args`, and with `env` added to the environment. Must be called within a
-    /// tokio runtime.
+    /// Starts the program `exe` with `args`, and with the variables `env` added to the environment.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
@@ -77,7 +80,7 @@ impl Actor {
         self.child.pid()
     }
 
-    /// Sends one line.
+    /// Writes a JSON value as one line to the actor's standard input.
     ///
     /// # Errors
     ///
@@ -90,7 +93,8 @@ impl Actor {
         }
     }
 
-    /// Waits for the next line.
+    /// Waits for the next line of the actor's standard output, at most `bound`, and parses it as
+    /// JSON.
     ///
     /// # Errors
     ///
@@ -107,7 +111,7 @@ impl Actor {
             .map_err(|error| self.protocol_error(&format!("a line is not JSON ({error}): {line}")))
     }
 
-    /// Waits for a line that `matches`; skips lines before it.
+    /// Waits for a line that `matches`, at most `bound`; skips lines before it.
     ///
     /// # Errors
     ///
@@ -128,8 +132,8 @@ impl Actor {
         }
     }
 
-    /// Appends a line to its output, after all that it has printed so far. For a stopped actor:
-    /// when this line arrives, all its earlier lines have arrived.
+    /// Appends a line of the test to the actor's output, after all that the actor has printed so
+    /// far. For a stopped actor: when this line arrives, all its earlier lines have arrived.
     ///
     /// # Errors
     ///
@@ -162,7 +166,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Stops it and all its descendants. When this returns, none of their threads runs.
+    /// Suspends the actor and all its descendants. When this returns, none of their threads runs.
     ///
     /// # Errors
     ///
@@ -171,7 +175,7 @@ impl Actor {
         self.child.stop()
     }
 
-    /// Resumes it.
+    /// Resumes the actor and all its descendants.
     ///
     /// # Errors
     ///
@@ -180,7 +184,7 @@ impl Actor {
         self.child.resume()
     }
 
-    /// Waits for its exit.
+    /// Waits until the actor exits, at most `bound`.
     ///
     /// # Errors
     ///
@@ -206,7 +210,8 @@ impl Actor {
     }
 }
 
-/// With a wall clock of the test, a killed process leaves files in shared memory.
+/// Kills the actor, and removes what a [`WallClock`](crate::WallClock) of a killed process leaves
+/// in shared memory.
 impl Drop for Actor {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {

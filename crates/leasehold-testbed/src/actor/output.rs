@@ -14,8 +14,8 @@ const MAX_KEPT_LINES: usize = 200;
 /// The maximum length of a line; a longer line is split.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
 
-/// Calls `on_line` for each line until it returns `false`. Has its own thread, so that the actor
-/// never waits for a busy runtime.
+/// Calls `on_line` for each line of `stream` until it returns `false`. Reads in a thread of its
+/// own, so that the actor never waits for a busy runtime.
 pub(super) fn read_lines(
     stream: impl Read + Send + 'static,
     on_line: impl Fn(String) -> bool + Send + 'static,
@@ -39,7 +39,7 @@ pub(super) fn read_lines(
     thread.spawn(reading).map(drop).map_err(starting)
 }
 
-/// The last lines of a stream.
+/// The last [`MAX_KEPT_LINES`] lines of a stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineLog(Arc<Mutex<VecDeque<String>>>);
 
@@ -56,6 +56,7 @@ impl LineLog {
         lines.push_back(line);
     }
 
+    /// The lines, each indented and ended.
     pub(super) fn text(&self) -> String {
         self.lock().iter().map(|line| format!("  {line}\n")).collect()
     }

@@ -17,10 +17,10 @@ const PACKAGE: &str = "galera-4";
 /// The timeouts for an unresponsive member: long enough for a busy machine.
 const PEER_TIMEOUTS: &str = "evs.keepalive_period=PT0.5S;evs.inactive_check_period=PT0.5S;evs.suspect_timeout=PT3S;\
     evs.inactive_timeout=PT6S;evs.install_timeout=PT6S";
-/// The cluster state that a member has stored.
+/// The file in which a member stores its cluster state.
 const STATE_FILE: &str = "grastate.dat";
 
-/// Servers of one cluster; writes need more than half of them.
+/// The running servers of one Galera cluster; writes need more than half of them.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -48,7 +48,7 @@ impl GaleraCluster {
         Self::start_with(count, &MariaDb::new()).await
     }
 
-    /// Like [`GaleraCluster::start`], with common settings.
+    /// Like [`GaleraCluster::start`], with the settings of `template` for each server.
     ///
     /// # Errors
     ///
@@ -65,12 +65,12 @@ impl GaleraCluster {
         Ok(Self { servers })
     }
 
-    /// One of them.
+    /// The server with this number, counted from 0.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }
 
-    /// One of them, to kill, pause or restart.
+    /// The server with this number, counted from 0: to kill, pause or restart it.
     ///
     /// A restarted server joins the others again. If none of them is up, it uses its own data:
     /// after all have been down, first restart the one that went down last.
@@ -78,7 +78,7 @@ impl GaleraCluster {
         &mut self.servers[at]
     }
 
-    /// All of them.
+    /// All servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -120,7 +120,7 @@ impl GaleraCluster {
     }
 }
 
-/// The ports by which the running members find each other.
+/// The group ports of all members, shared by them so that each finds the others.
 #[derive(Clone, Debug, Default)]
 struct MemberPorts(Arc<Mutex<Vec<u16>>>);
 
@@ -129,7 +129,7 @@ impl MemberPorts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
     }
 
-    /// The listening ports, except `own`.
+    /// The group ports on which a member listens now, except `own`.
     fn listening_peers(&self, own: u16) -> Vec<u16> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.into_iter().filter(|&port| port != own && is_listening(port)).collect()
@@ -212,7 +212,7 @@ impl ServerSpec for GaleraMember {
         if alone { allow_new_cluster(&workspace.dir().join(STATE_FILE)) } else { Ok(()) }
     }
 
-    /// It must be in the cluster: a server outside responds, but refuses all statements.
+    /// Checks that the server is in the cluster: outside it responds, but refuses all statements.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             check_status(workspace.dir(), "wsrep_ready", "ON").await?;
@@ -241,7 +241,8 @@ impl ServerSpec for GaleraMember {
     }
 }
 
-/// After a crash a member starts a cluster only with explicit permission.
+/// Permits the member whose state is in `file` to start a new cluster, which Galera refuses after a
+/// crash.
 fn allow_new_cluster(file: &Path) -> Result<()> {
     let Ok(state) = fs::read_to_string(file) else {
         return Ok(());
@@ -250,6 +251,7 @@ fn allow_new_cluster(file: &Path) -> Result<()> {
     fs::write(file, state).map_err(Error::io(format!("writing {}", file.display())))
 }
 
+/// `Ok` if the status variable of the server with this data folder has the expected value.
 async fn check_status(dir: &Path, variable: &str, expected: &str) -> std::result::Result<(), String> {
     let statement = format!("SHOW GLOBAL STATUS LIKE '{variable}'");
     let rows = query::query_by_socket(dir, &statement).await.map_err(|error| error.to_string())?;

@@ -11,12 +11,13 @@ use crate::{
 pub(super) const PACKAGE: &str = "mariadb-server";
 /// The user that the package creates; MariaDB refuses to run as root.
 const SYSTEM_USER: &str = "mysql";
-/// In the data folder, in which the server runs.
+/// The server's Unix socket, in its data folder.
 pub(super) const SOCKET: &str = "mariadb.sock";
-/// Removed at a clean exit.
+/// The file with the server's process id, in its data folder; the server removes it at a clean
+/// exit.
 const PID_FILE: &str = "mariadbd.pid";
 
-/// Few and small files, no unneeded threads.
+/// Settings of every server: few and small files, no unneeded threads.
 const BASE_SETTINGS: [(&str, &str); 12] = [
     ("bind_address", "127.0.0.1"),
     ("socket", SOCKET),
@@ -33,7 +34,7 @@ const BASE_SETTINGS: [(&str, &str); 12] = [
 ];
 
 impl MariaDb {
-    /// All arguments of `mariadbd`; `extra` are settings of this kind of server.
+    /// All arguments of `mariadbd`; `extra` are additional settings.
     pub(super) fn arguments_with(&self, workspace: &Workspace, extra: &[(&str, &str)]) -> Vec<String> {
         let port = workspace.port().to_string();
         let dir = workspace.dir().to_string_lossy();
@@ -101,10 +102,10 @@ impl ServerSpec for MariaDb {
     }
 }
 
-/// Clients of the socket in the data folder may log in as root; only the folder's owner and root
-/// can reach it.
+/// A data folder with the database and the ordinary user. Clients of the socket in the folder may
+/// log in as root, because only the folder's owner and root can reach it.
 fn data_template(program: PathBuf) -> DataTemplate {
-    // One statement per line.
+    // `mariadb-install-db` reads one statement per line.
     let statements = format!(
         "FLUSH PRIVILEGES;\n\
          CREATE DATABASE {DATABASE};\n\

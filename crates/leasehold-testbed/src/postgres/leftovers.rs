@@ -7,9 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Written at the start, removed at a clean exit.
+/// The file that PostgreSQL writes at its start and removes at a clean exit.
 const PID_FILE: &str = "postmaster.pid";
-/// The segment's key and id are in the file's seventh line; the first line has the process id.
+/// The index of the line of [`PID_FILE`] that has the segment's key and id; the first line has the
+/// process id.
 const MEMORY_LINE: usize = 6;
 const SHARED_MEMORY_TABLE: &str = "/proc/sysvipc/shm";
 
@@ -27,7 +28,8 @@ pub(super) fn remove_shared_memory(dir: &Path) {
     }
 }
 
-/// The id of an unused segment that the process of this file created.
+/// The id of the segment that the process of this `pid_file` created; `None` if it is in use or
+/// gone.
 ///
 /// Columns of the table: key, id, permissions, size, creating process, last process, number of
 /// users, …
@@ -35,7 +37,7 @@ fn unused_memory_id<'a>(pid_file: &'a str, table: &str) -> Option<&'a str> {
     let process = pid_file.lines().next()?.trim();
     let (key, id) = pid_file.lines().nth(MEMORY_LINE)?.trim().split_once(char::is_whitespace)?;
     let id = id.trim();
-    // The file has the key without a sign, the table with one.
+    // The file has the key as an unsigned number, the table as a signed one.
     let key = key.parse::<u32>().ok()?.cast_signed().to_string();
     let ours = |row: &&str| {
         let columns: Vec<&str> = row.split_whitespace().collect();

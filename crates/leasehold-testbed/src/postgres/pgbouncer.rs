@@ -12,17 +12,18 @@ use crate::{
 
 const CONFIG_FILE: &str = "pgbouncer.ini";
 const USERS_FILE: &str = "users.txt";
-/// Small, so that two clients are enough to share.
+/// The default number of server connections: small, so that a third client must wait.
 const POOL_SIZE: usize = 2;
 
-/// When a client returns its server connection to the pool.
+/// At which time a client returns its server connection to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
-    /// When the client disconnects.
+    /// The client keeps its server connection until it disconnects.
     Session,
-    /// At the end of each transaction.
+    /// The client returns its server connection at the end of each transaction.
     Transaction,
-    /// After each statement; transactions of several statements are refused.
+    /// The client returns its server connection after each statement; transactions of several
+    /// statements are refused.
     Statement,
 }
 
@@ -52,21 +53,21 @@ impl PgBouncer {
         Self { server_addr: postgres.addr(), mode, pool_size: POOL_SIZE, settings: Vec::new() }
     }
 
-    /// Connects to the server at another address, such as that of a [proxy](crate::Proxy).
+    /// Makes it connect to PostgreSQL at another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
     pub fn via(mut self, addr: SocketAddr) -> Self {
         self.server_addr = addr;
         self
     }
 
-    /// The number of server connections that all clients share, instead of two.
+    /// Sets the number of server connections that all clients share; two by default.
     #[must_use]
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// Adds a line to its configuration; it overrides our own.
+    /// Adds a line to PgBouncer's configuration; it overrides the testbed's own.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
@@ -133,7 +134,7 @@ impl ServerSpec for PgBouncer {
         Ok(())
     }
 
-    /// It has its own database for administration.
+    /// Logs in to PgBouncer's own administration database, which needs no PostgreSQL.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             let mut config = Config::new();

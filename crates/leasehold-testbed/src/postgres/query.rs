@@ -87,9 +87,9 @@ async fn query_without_timeout(
         drop(client);
         answer
     };
-    let (answer, farewell) = tokio::join!(reply, connection);
+    let (answer, closed) = tokio::join!(reply, connection);
     let messages = answer?;
-    farewell?;
+    closed?;
     let rows = messages.into_iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,

@@ -9,11 +9,11 @@ use crate::{
 };
 
 const PACKAGE: &str = "postgresql";
-/// Below it, Debian has a folder for each version, which is not in `PATH`.
+/// Where Debian has a folder for each version of PostgreSQL; they are not in `PATH`.
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// The user that the package creates; PostgreSQL refuses to run as root.
 pub(super) const SYSTEM_USER: &str = "postgres";
-/// The access rules for connections.
+/// The file with the rules of which clients may log in, and how.
 const ACCESS_FILE: &str = "access.conf";
 
 const BASE_SETTINGS: [(&str, &str); 7] = [
@@ -22,14 +22,14 @@ const BASE_SETTINGS: [(&str, &str); 7] = [
     ("unix_socket_directories", "."),
     ("hba_file", ACCESS_FILE),
     ("shared_buffers", "16MB"),
-    // The leftovers of a killed server are in its folder.
+    // Shared memory of a killed server is then a file in its folder.
     ("dynamic_shared_memory_type", "mmap"),
     ("wal_recycle", "off"),
     ("password_encryption", "scram-sha-256"),
 ];
 
 impl Postgres {
-    /// All arguments of `postgres`; `extra` are settings of this kind of server.
+    /// All arguments of `postgres`; `extra` are additional settings.
     pub(super) fn arguments_with(&self, workspace: &Workspace, extra: &[(&str, &str)]) -> Vec<String> {
         let port = workspace.port().to_string();
         let sync = if self.fsyncs { "on" } else { "off" };
@@ -41,8 +41,9 @@ impl Postgres {
         ["-D".to_owned(), workspace.dir().to_string_lossy().into_owned()].into_iter().chain(settings).collect()
     }
 
-    /// Clients of the socket in the data folder may log in as any user; only the folder's owner and
-    /// root can reach it. Other clients use TCP, which the access file names `kind`.
+    /// Writes the access file. Clients of the socket in the data folder may log in as any user,
+    /// because only the folder's owner and root can reach it. TCP clients need a password, and
+    /// `option` if that is not empty; `kind` is `host`, or `hostssl` to require TLS.
     pub(super) fn write_access(&self, workspace: &Workspace, kind: &str, option: &str) -> Result<()> {
         let file = workspace.dir().join(ACCESS_FILE);
         let access = format!(
@@ -84,7 +85,7 @@ impl ServerSpec for Postgres {
         self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
     }
 
-    /// At SIGTERM it would wait until all clients have disconnected.
+    /// SIGINT: at SIGTERM PostgreSQL would wait until all clients have disconnected.
     fn stop_signal(&self) -> Signal {
         Signal::INT
     }

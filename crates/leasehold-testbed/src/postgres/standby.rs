@@ -46,14 +46,14 @@ impl Postgres {
 }
 
 impl Standby {
-    /// Connects to the primary at another address, such as that of a [proxy](crate::Proxy).
+    /// Makes it connect to the primary at another address, such as that of a [proxy](crate::Proxy).
     #[must_use]
     pub fn via(mut self, addr: SocketAddr) -> Self {
         self.primary = addr;
         self
     }
 
-    /// Sets a configuration parameter; it overrides our own settings.
+    /// Sets a configuration parameter; it overrides the testbed's own settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.postgres = self.postgres.setting(key, value);
@@ -139,7 +139,7 @@ pub async fn promote(standby: &Server) -> Result<()> {
     }
 }
 
-/// `Ok` if it receives its primary's writes.
+/// `Ok` if the standby `server` receives its primary's writes; otherwise what was observed.
 async fn check_follows(server: &Server) -> std::result::Result<(), String> {
     let rows =
         query::query(server, "SELECT status FROM pg_stat_wal_receiver").await.map_err(|error| error.to_string())?;

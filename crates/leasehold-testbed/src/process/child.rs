@@ -15,8 +15,10 @@ use crate::{Error, Result, try_eventually};
 const KILL_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 const KILL_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
+/// A child process. Dropping this kills it and all its descendants.
 #[derive(Debug)]
 pub(crate) struct Child {
+    /// The program, as errors name it.
     name: String,
     inner: std::process::Child,
 }
@@ -32,12 +34,14 @@ impl Child {
         self.inner.id()
     }
 
+    /// Takes standard input, output and error; each is `None` if it is no pipe or was taken before.
     pub(crate) fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>, Option<ChildStderr>) {
         let inner = &mut self.inner;
         (inner.stdin.take(), inner.stdout.take(), inner.stderr.take())
     }
 
-    /// Its exit status, if it has ended; this also frees its process id.
+    /// The exit status of the process if it has ended; this also frees its process id. `None` while
+    /// it exists.
     pub(crate) fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let waiting = Error::io(format!("waiting for {}", self.name));
         self.inner.try_wait().map_err(waiting)
@@ -52,13 +56,15 @@ impl Child {
         }
     }
 
+    /// Sends a signal to the process alone; an error if it has ended.
     pub(crate) fn signal(&mut self, signal: Signal) -> Result<()> {
         let pid = self.running_pid()?;
         let sending = Error::io(format!("sending {signal:?} to {}", self.name));
         kill_process(pid, signal).map_err(|errno| sending(errno.into()))
     }
 
-    /// Stops it and all its descendants. When this returns, none of their threads runs.
+    /// Suspends the process and all its descendants (SIGSTOP). When this returns, none of their
+    /// threads runs.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let pid = self.running_pid()?;
         process_tree::stop(pid).map(drop).map_err(|stubborn| Error::TimedOut {
@@ -68,18 +74,18 @@ impl Child {
         })
     }
 
-    /// Whether it is stopped by [`Child::stop`].
+    /// Whether the process is suspended by [`Child::stop`].
     pub(super) fn is_stopped(&self) -> bool {
         process_tree::is_stopped(Pid::from_child(&self.inner))
     }
 
-    /// Resumes it and all its descendants.
+    /// Resumes the process and all its descendants (SIGCONT).
     pub(crate) fn resume(&mut self) -> Result<()> {
         process_tree::resume(self.running_pid()?);
         Ok(())
     }
 
-    /// Kills it and all its descendants. When this returns, it has ended.
+    /// Kills the process and all its descendants. When this returns, they have ended.
     pub(crate) fn kill_tree(&mut self) -> Result<()> {
         if self.try_wait()?.is_none() {
             process_tree::kill(Pid::from_child(&self.inner));
@@ -88,7 +94,8 @@ impl Child {
         Ok(())
     }
 
-    /// Kills only this process, as a crash does. When this returns, it has ended.
+    /// Kills the process, but not its descendants, as a crash does. When this returns, it has
+    /// ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if self.try_wait()?.is_none() {
             self.signal(Signal::KILL)?;
@@ -97,7 +104,7 @@ impl Child {
         Ok(())
     }
 
-    /// Waits without a runtime, because a drop has none.
+    /// Waits until a killed process has ended; blocks the thread, because a drop has no runtime.
     fn wait_until_dead(&mut self) -> Result<()> {
         for _ in 0..KILL_TIMEOUT.as_micros() / KILL_POLL_INTERVAL.as_micros() {
             if self.try_wait()?.is_some() {
@@ -112,7 +119,7 @@ impl Child {
         })
     }
 
-    /// Waits for its exit.
+    /// Waits until the process exits, at most `bound`.
     pub(crate) async fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus> {
         let awaited = format!("end of {}", self.name);
         try_eventually(&awaited, bound, || {

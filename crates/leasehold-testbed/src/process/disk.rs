@@ -27,7 +27,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk of this size.
+    /// Mounts an empty disk of this size.
     ///
     /// # Errors
     ///
@@ -45,12 +45,12 @@ impl Disk {
         Ok(Self { folder })
     }
 
-    /// Its path.
+    /// Where the disk is mounted.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Fills up the disk.
+    /// Fills up the disk, to its last byte.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Disk {
         while length > 0 {
             match file.write(&zeros[..length]) {
                 Ok(_) => {}
-                // The last bytes, too.
+                // Smaller writes fill the last bytes, too.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => length /= 2,
                 Err(error) => return Err(filling()(error)),
             }

@@ -11,12 +11,15 @@ use super::process_tree;
 const LISTEN_STATE: &str = "0A";
 const LISTEN_COLUMN: &str = " 0A ";
 
+/// A listening socket, as `/proc/net/tcp` shows it.
 struct Listener {
+    /// The number by which a process's open files name the socket.
     inode: u64,
+    /// The user that opened the socket.
     uid: u32,
 }
 
-/// `Ok` if `root` or one of its descendants listens on `port`; `Err` describes the observation.
+/// `Ok` if `root` or one of its descendants listens on `port`; otherwise what was observed.
 pub(super) fn check_listener_is_ours(root: Pid, port: u16) -> Result<(), String> {
     let listeners = listeners(root, port);
     if listeners.is_empty() {
@@ -34,6 +37,7 @@ pub(crate) fn is_listening(port: u16) -> bool {
     !listeners(getpid(), port).is_empty()
 }
 
+/// The sockets that listen on `port` in the network namespace of the process `pid`.
 fn listeners(pid: Pid, port: u16) -> Vec<Listener> {
     ["tcp", "tcp6"]
         .iter()
@@ -45,10 +49,10 @@ fn listeners(pid: Pid, port: u16) -> Vec<Listener> {
         .collect()
 }
 
-/// Columns: number, local address, remote address, state, queues, timer, retransmits, uid,
-/// timeout, inode.
+/// Parses a row of `/proc/net/tcp`; `None` unless it is a socket that listens on `port`. Columns:
+/// number, local address, remote address, state, queues, timer, retransmits, uid, timeout, inode.
 fn parse_listener(row: &str, port: u16) -> Option<Listener> {
-    // Mostly there are hundreds of others.
+    // A quick check: most of the rows are connections, often hundreds.
     if !row.contains(LISTEN_COLUMN) {
         return None;
     }
@@ -58,14 +62,16 @@ fn parse_listener(row: &str, port: u16) -> Option<Listener> {
     here.then_some(Listener { uid: columns.get(7)?.parse().ok()?, inode: columns.get(9)?.parse().ok()? })
 }
 
+/// Whether the process `pid` has one of these sockets open.
 fn has_listener_open(pid: Pid, listeners: &[Listener]) -> bool {
     match fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(files) => files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).any(|target| {
             let is = |l: &Listener| target.as_os_str() == format!("socket:[{}]", l.inode).as_str();
             listeners.iter().any(is)
         }),
-        // Root in a container may not inspect another user's process: then its owner decides. Our
-        // own user's process can be inspected, except for a moment while it starts.
+        // Root in a container may not inspect another user's process: then it counts if its user
+        // opened the socket. A process of our own user can be inspected, except for a moment while
+        // it starts.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::metadata(format!("/proc/{pid}"))
             .is_ok_and(|process| {
                 let theirs = process.uid();

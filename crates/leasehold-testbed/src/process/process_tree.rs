@@ -16,15 +16,13 @@ use rustix::process::{Pid, Signal, kill_process};
 const STATE_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Stops `root` and then its descendants; returns all of them, parents first, once they have
-/// stopped.
-///
-/// `Err` is the process that did not stop.
+/// Suspends `root` and then its descendants; returns all of them, parents first, once they have
+/// stopped. `Err`: this process did not stop in time.
 pub(super) fn stop(root: Pid) -> Result<Vec<Pid>, Pid> {
     let mut stopped = Vec::new();
     let mut waiting = vec![root];
     while let Some(pid) = waiting.pop() {
-        // It may have ended meanwhile, which the wait detects.
+        // An error is ignored: the process may have ended meanwhile, which the wait detects.
         let _ = kill_process(pid, Signal::STOP);
         if !wait_until(pid, |state| matches!(state, 'T' | 't' | 'Z' | 'X')) {
             return Err(pid);
@@ -35,12 +33,12 @@ pub(super) fn stop(root: Pid) -> Result<Vec<Pid>, Pid> {
     Ok(stopped)
 }
 
-/// Whether `root` is stopped.
+/// Whether `root` is suspended.
 pub(super) fn is_stopped(root: Pid) -> bool {
     thread_states(root).contains(&'T')
 }
 
-/// Resumes `root` and its descendants, if it is stopped.
+/// Resumes `root` and its descendants, if `root` is suspended.
 pub(super) fn resume(root: Pid) {
     if !is_stopped(root) {
         return;
@@ -86,7 +84,8 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Whether all threads of `pid` reached a wanted state within the bound, or it has ended.
+/// Waits until all threads of `pid` are in a `wanted` state, or it has ended; `false` if they are
+/// not in time.
 fn wait_until(pid: Pid, wanted: fn(char) -> bool) -> bool {
     let rounds = STATE_TIMEOUT.as_micros() / POLL_INTERVAL.as_micros();
     for _ in 0..rounds {
@@ -98,7 +97,8 @@ fn wait_until(pid: Pid, wanted: fn(char) -> bool) -> bool {
     false
 }
 
-/// The main thread alone is not enough: the others stop a moment later.
+/// The states of all threads of `pid`, as in `/proc`: `T` is stopped, `Z` and `X` have ended. The
+/// main thread alone is not enough: the others stop a moment later.
 fn thread_states(pid: Pid) -> Vec<char> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -106,7 +106,8 @@ fn thread_states(pid: Pid) -> Vec<char> {
     threads.flatten().filter_map(|thread| read_stat(&thread.path().join("stat"))).map(|(state, _)| state).collect()
 }
 
-/// Reads state and parent from a `stat` file. The name before them may contain blanks and brackets.
+/// Reads the state and the parent's process id from a `stat` file; `None` if there is none any
+/// more. The name before them may contain blanks and brackets.
 fn read_stat(stat: &Path) -> Option<(char, i32)> {
     let text = fs::read_to_string(stat).ok()?;
     let (_, fields) = text.rsplit_once(')')?;

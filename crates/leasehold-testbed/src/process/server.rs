@@ -5,17 +5,17 @@ use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 use super::{Child, Disk, ServerSpec, server_instance::ServerInstance};
 use crate::{Error, Result};
 
-/// How many ports are tried before a server that exits at once counts as broken.
+/// How many ports are tried before a server that exits at its start counts as broken.
 const MAX_PORT_ATTEMPTS: usize = 3;
 /// How long [`Server::stop`] waits before it kills.
 const STOP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// The data folder of a restarted server.
+/// What a restarted server finds in its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Its own data, as after a reboot.
+    /// The server finds its own data, as after a reboot.
     Keep,
-    /// Empty, as on a new machine.
+    /// The server finds an empty folder, as on a new machine.
     Wipe,
 }
 
@@ -91,7 +91,7 @@ impl Server {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// Whether its process exists. It may also have exited on its own.
+    /// Whether the server's process exists: it was not killed, and has not exited on its own.
     ///
     /// # Errors
     ///
@@ -103,18 +103,18 @@ impl Server {
         }
     }
 
-    /// The small disk of its data folder, if the spec has [one](ServerSpec::disk).
+    /// The small disk of the data folder; `None` if the spec has [none](ServerSpec::disk).
     pub fn disk(&self) -> Option<&Disk> {
         self.instance.workspace().disk()
     }
 
-    /// Whether it should respond: it was neither killed nor stopped, and is not paused.
+    /// Whether the server should respond: it was neither killed nor stopped, and is not paused.
     pub fn is_awake(&self) -> bool {
         self.child.as_ref().is_some_and(|child| !child.is_stopped())
     }
 
-    /// Kills it (SIGKILL) and all its descendants, as a power failure does. When this returns, they
-    /// have ended. Has no effect on a server that is down.
+    /// Kills the server and all its descendants (SIGKILL), as a power failure does. When this
+    /// returns, they have ended. Has no effect on a server that is down.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it and all its descendants (SIGSTOP): connections stay open without replies. When this
-    /// returns, none of their threads runs.
+    /// Suspends the server and all its descendants (SIGSTOP): connections stay open without
+    /// replies. When this returns, none of their threads runs.
     ///
     /// # Errors
     ///
@@ -147,8 +147,8 @@ impl Server {
         self.running_child()?.resume()
     }
 
-    /// Shuts it down ([`ServerSpec::stop_signal`]), also if it is paused, and kills it if it has
-    /// not exited within two minutes. Has no effect on a server that is down.
+    /// Shuts the server down ([`ServerSpec::stop_signal`]), also if it is paused, and kills it if
+    /// it has not exited within two minutes. Has no effect on a server that is down.
     ///
     /// # Errors
     ///
@@ -165,8 +165,8 @@ impl Server {
         self.kill()
     }
 
-    /// Starts it again on the same port and waits until it responds. A running server is stopped
-    /// first; for a crash, [`kill`](Server::kill) it before.
+    /// Starts the server again on the same port and waits until it responds. A running server is
+    /// shut down first; for a crash, [`kill`](Server::kill) it before.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit of one [`InitStep`].
 const STEP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A spec and its workspace.
+/// The definition of a server, and the folder, ports and user with which it runs.
 pub(super) struct ServerInstance {
     spec: Box<dyn ServerSpec>,
     workspace: Workspace,
@@ -97,7 +97,7 @@ impl ServerInstance {
         }
     }
 
-    /// `None` when the server responds, its status if it exits before.
+    /// Waits until the server responds: then `None`. Returns its exit status if it exits before.
     async fn wait_until_ready(&self, name: &str, child: &mut Child) -> Result<Option<ExitStatus>> {
         let awaited = format!("response of {name}");
         let answered = try_eventually(&awaited, self.spec.start_timeout(), || {
@@ -121,7 +121,7 @@ impl ServerInstance {
         })
     }
 
-    /// A response counts only if it comes from our own process.
+    /// Checks once whether our own process listens on the port and responds.
     async fn probe_own_process(&self, pid: Pid) -> std::result::Result<(), String> {
         listener::check_listener_is_ours(pid, self.workspace.port())?;
         match timeout(PROBE_TIMEOUT, self.spec.probe(&self.workspace)).await {
@@ -151,7 +151,7 @@ impl ServerInstance {
 }
 
 impl Drop for ServerInstance {
-    /// The server was dropped before.
+    /// Called when the server's process has already ended.
     fn drop(&mut self) {
         self.spec.clean_up(&self.workspace);
     }

@@ -14,10 +14,10 @@ use rustix::process::Signal;
 use super::Workspace;
 use crate::{Error, Result};
 
-/// The folders of Debian's servers, besides `PATH`.
+/// The folders in which Debian installs servers, searched after `PATH`.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// One check whether a server responds; `Err` is the observation.
+/// One check whether a server responds; `Err` is what was observed instead.
 pub type Probe<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
 
 /// Defines how one kind of server is started. To add a server, implement this in its own module;
@@ -27,18 +27,18 @@ pub type Probe<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>
 /// must not change its user itself, because that clears the parent-death signal: use
 /// [`ServerSpec::run_as`].
 pub trait ServerSpec: Send + Sync + 'static {
-    /// The program and its package.
+    /// The server's program and its Debian package.
     fn binary(&self) -> Binary;
 
-    /// Its arguments: it listens on 127.0.0.1 at [`Workspace::port`] and stores all files in
-    /// [`Workspace::dir`].
+    /// The arguments with which the server listens on 127.0.0.1 at [`Workspace::port`] and stores
+    /// all files in [`Workspace::dir`].
     fn arguments(&self, workspace: &Workspace) -> Vec<String>;
 
-    /// The URL by which clients find it.
+    /// The URL by which clients find the server.
     fn url(&self, workspace: &Workspace) -> String;
 
-    /// Checks once whether it responds. The check is repeated until it does, and times out if it
-    /// hangs.
+    /// Checks once whether the server responds. The check is repeated until it does, and times out
+    /// if it hangs.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a>;
 
     /// Programs to run, one after the other, in an empty data folder before the first start and
@@ -63,16 +63,17 @@ pub trait ServerSpec: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The signal that shuts it down soon, even while clients are connected.
+    /// The signal that shuts the server down soon, even while clients are connected.
     fn stop_signal(&self) -> Signal {
         Signal::TERM
     }
 
-    /// Called after its end, before its data folder is removed. Removes its leftovers outside that
-    /// folder.
+    /// Called after the server has ended, before its data folder is removed, to remove what it has
+    /// left outside that folder.
     fn clean_up(&self, _workspace: &Workspace) {}
 
-    /// The user to run as when the tests run as root; some servers refuse root.
+    /// The user to run as when the tests run as root, because some servers refuse root; `None` for
+    /// the user of the tests.
     fn run_as(&self) -> Option<&str> {
         None
     }
@@ -82,8 +83,8 @@ pub trait ServerSpec: Send + Sync + 'static {
         0
     }
 
-    /// The size of the disk for its data folder, if it has a small separate one; see
-    /// [`Disk`](super::Disk).
+    /// The size in bytes of a separate [`Disk`](super::Disk) for the data folder; `None` if it is
+    /// in the temporary folder.
     fn disk(&self) -> Option<u64> {
         None
     }
@@ -97,9 +98,9 @@ pub trait ServerSpec: Send + Sync + 'static {
 /// A program to run once, and its arguments.
 #[derive(Clone, Debug)]
 pub struct InitStep {
-    /// The program.
+    /// The program to run.
     pub binary: Binary,
-    /// Its arguments.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
 }
 
@@ -124,12 +125,12 @@ impl Binary {
         self
     }
 
-    /// The program's name.
+    /// The file name of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The Debian package.
+    /// The Debian package that has the program.
     pub fn package(&self) -> &str {
         &self.package
     }

@@ -13,9 +13,10 @@ use std::{
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
+/// A command to start, and where to send the child.
 type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// `None` if the thread could not be started.
+/// Sends requests to the thread that starts children; `None` if that thread could not be started.
 static SPAWNER: LazyLock<Option<mpsc::Sender<SpawnRequest>>> = LazyLock::new(|| {
     let (requests, receiver) = mpsc::channel::<SpawnRequest>();
     thread::Builder::new()
@@ -45,6 +46,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
+/// Makes the kernel kill the child when this process ends.
 #[allow(unsafe_code)]
 fn set_parent_death_signal(command: &mut Command) {
     let parent = getpid();

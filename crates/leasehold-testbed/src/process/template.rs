@@ -35,18 +35,18 @@ exec 9>&-
 cp -a --reflink=auto "$template/data/." .
 "#;
 
-/// How a data folder is created.
+/// How the data folder of one kind of server is created, once on this machine.
 pub(crate) struct DataTemplate {
-    /// A part of the folder's name.
+    /// The kind of server, as a part of the template folder's name.
     pub(crate) name: &'static str,
-    /// A new version of this program needs a new template.
+    /// The server's program: when its file changes, a new template is created.
     pub(crate) program: PathBuf,
     /// Shell commands that create `./data`.
     pub(crate) create_commands: String,
 }
 
 impl DataTemplate {
-    /// The step that fills an empty data folder.
+    /// The step that fills an empty data folder from the template.
     pub(crate) fn init_step(&self) -> InitStep {
         let folder = env::temp_dir().join(format!("leasehold-template-{}-{:016x}", self.name, self.cache_key()));
         let arguments = ["-c", COPY_SCRIPT, "sh", &folder.to_string_lossy(), &self.create_commands];

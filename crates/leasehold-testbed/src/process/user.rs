@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, path::Path, pr
 
 use crate::{Error, Result};
 
-/// The user to run a server as; `None`: the user of the tests.
+/// The user and group ids to run a server as; `None` for those of the tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RunAsUser(Option<(u32, u32)>);
 
@@ -39,7 +39,8 @@ impl RunAsUser {
     }
 }
 
-/// Columns: name, password, uid, gid, …
+/// The user and group ids in a line of `/etc/passwd`; `None` if it is not for the user `name`.
+/// Columns: name, password, user id, group id, …
 fn parse_passwd_line(line: &str, name: &str) -> Option<(u32, u32)> {
     let mut columns = line.split(':');
     if columns.next()? != name {

@@ -13,8 +13,8 @@ use tokio::net::TcpSocket;
 use super::{disk::Disk, user::RunAsUser};
 use crate::{Error, Result};
 
-/// The length of the end of a log in an error.
-const LOG_TAIL: u64 = 8 * 1024;
+/// How many bytes of the end of a log an error shows.
+const LOG_TAIL_BYTES: u64 = 8 * 1024;
 
 /// The ports and the data folder of one server; a [`ServerSpec`](super::ServerSpec) derives the
 /// arguments from it.
@@ -24,9 +24,10 @@ pub struct Workspace {
     disk: Option<Disk>,
     data_dir: PathBuf,
     ports: Vec<u16>,
-    /// Bound but not listening: the server can bind them, too (all set SO_REUSEADDR). The system
-    /// assigns them to no other socket, even while the server is down. This includes outgoing
-    /// connections, which could otherwise connect to themselves.
+    /// Sockets that are bound to the ports but do not listen, so that the server can bind the
+    /// ports, too (all set SO_REUSEADDR). The system assigns the ports to no other socket, even
+    /// while the server is down; nor to outgoing connections, which could otherwise connect to
+    /// themselves.
     _reserved: Vec<TcpSocket>,
 }
 
@@ -56,7 +57,7 @@ impl Workspace {
         self.ports[0]
     }
 
-    /// The ports of [`ServerSpec::extra_ports`](super::ServerSpec::extra_ports).
+    /// The further ports, as many as [`ServerSpec::extra_ports`](super::ServerSpec::extra_ports).
     pub fn extra_ports(&self) -> &[u16] {
         &self.ports[1..]
     }
@@ -71,7 +72,7 @@ impl Workspace {
         &self.data_dir
     }
 
-    /// The small disk of the data folder.
+    /// The small disk of the data folder, if it has one.
     pub(super) fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
@@ -99,7 +100,8 @@ impl Workspace {
         }
     }
 
-    /// The log, outside the data folder so that it survives a wipe.
+    /// Opens the server's log for appending. It is outside the data folder, so that it survives a
+    /// wipe.
     pub(super) fn open_log(&self) -> Result<fs::File> {
         let path = self.log_path();
         let opening = Error::io(format!("opening {}", path.display()));
@@ -107,7 +109,7 @@ impl Workspace {
         options.append(true).create(true).open(path).map_err(opening)
     }
 
-    /// The end of the log; or the reason why it cannot be read.
+    /// The last 8 KiB of the server's log; or a text that says why it cannot be read.
     pub(crate) fn log_tail(&self) -> String {
         read_tail(&self.log_path()).unwrap_or_else(|error| format!("(no log: {error})"))
     }
@@ -129,8 +131,8 @@ pub(crate) fn reserve_port() -> io::Result<TcpSocket> {
 fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -30,31 +30,33 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct ProxyConnection {
     pub(super) shared: Arc<SharedRules>,
+    /// How many cuts there were before the connection was accepted.
     pub(super) epoch: u64,
-    /// Its number.
+    /// The connection's number in the order of acceptance, from 1.
     pub(super) number: u64,
-    /// A reply was dropped, so no later one may pass.
-    mute: AtomicBool,
-    /// The request after which this connection will be cut has been sent.
-    cut_pending: AtomicBool,
+    /// Whether a reply was dropped: then no later reply may pass.
+    is_muted: AtomicBool,
+    /// Whether the connection is cut when the next reply arrives: its request was already
+    /// forwarded.
+    is_cut_pending: AtomicBool,
 }
 
-// Relaxed is enough: both are only used under the lock of the rules.
+// `Relaxed` suffices for both flags: they are only used under the lock of the rules.
 impl ProxyConnection {
     pub(super) fn is_muted(&self) -> bool {
-        self.mute.load(Ordering::Relaxed)
+        self.is_muted.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_muted(&self) {
-        self.mute.store(true, Ordering::Relaxed);
+        self.is_muted.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_cut_pending(&self) -> bool {
-        self.cut_pending.load(Ordering::Relaxed)
+        self.is_cut_pending.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_cut_pending(&self) {
-        self.cut_pending.store(true, Ordering::Relaxed);
+        self.is_cut_pending.store(true, Ordering::Relaxed);
     }
 }
 
@@ -67,15 +69,20 @@ impl Drop for ProxyConnection {
     }
 }
 
-/// Serves clients while it is polled.
+/// Accepts clients and forwards their connections to `target`, until the future is dropped.
 pub(super) async fn accept_connections(listener: TcpListener, shared: Arc<SharedRules>, target: SocketAddr) {
     loop {
         let Ok((client, epoch, number)) = shared.accept(&listener).await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let (mute, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
-        let connection = ProxyConnection { shared: Arc::clone(&shared), epoch, number, mute, cut_pending: doomed };
+        let connection = ProxyConnection {
+            shared: Arc::clone(&shared),
+            epoch,
+            number,
+            is_muted: AtomicBool::new(false),
+            is_cut_pending: AtomicBool::new(false),
+        };
         tokio::spawn(async move {
             // An error only ends this connection.
             let _ = serve_connection(client, target, &connection).await;
@@ -101,8 +108,8 @@ async fn serve_connection(client: TcpStream, target: SocketAddr, connection: &Pr
     }
 }
 
-/// The client's connection is closed, and the server has received the end of the stream. Its
-/// replies are read until it closes: a reset could make it drop the request that it should execute.
+/// Reads and drops the server's replies until it closes the connection, after the client's side was
+/// cut: a reset could make the server drop the request that it should execute.
 async fn drain(mut from_server: OwnedReadHalf, connection: &ProxyConnection) -> io::Result<()> {
     let mut buffer = [0; 4096];
     let reading = async {

@@ -49,7 +49,7 @@ impl Proxy {
         Self::start_on(Ipv4Addr::LOCALHOST.into(), target).await
     }
 
-    /// The same on another address of this host, such as one end of a
+    /// Like [`start`](Self::start), on another address of this host, such as one end of a
     /// [`VirtualLinks`](crate::VirtualLinks).
     ///
     /// # Errors
@@ -88,18 +88,18 @@ impl Proxy {
         self.addr
     }
 
-    /// Closes all open connections. New ones are accepted.
+    /// Closes all open connections, once. New connections are accepted.
     pub fn cut(&self) {
         self.shared.cut();
     }
 
-    /// Closes new connections at once; open connections continue.
+    /// While `on`, closes new connections at once; open connections continue.
     pub fn refuse(&self, on: bool) {
         self.shared.update(|rules| rules.refuses = on);
     }
 
-    /// Holds back all bytes, and the ends of connections, too, as an unresponsive network does.
-    /// They arrive when this is turned off.
+    /// While `on`, holds back all bytes, and the ends of connections, too, as an unresponsive
+    /// network does. They arrive when this is turned off.
     pub fn freeze(&self, on: bool) {
         self.shared.update(|rules| rules.is_frozen = on);
     }
@@ -110,7 +110,7 @@ impl Proxy {
         self.shared.update(|rules| rules.delay = delay);
     }
 
-    /// Forwards requests and drops the replies.
+    /// While `on`, forwards requests and drops their replies.
     ///
     /// A stream cannot lose bytes in its middle. So a connection that lost a reply forwards no more
     /// replies after this is turned off, until it is closed. New connections, and those that lost
@@ -119,20 +119,21 @@ impl Proxy {
         self.shared.update(|rules| rules.drops_replies = on);
     }
 
-    /// Once: the next chunk from a client goes to the server, and when the reply arrives, the
-    /// client's connection is closed instead. The request was executed, and the client cannot know.
+    /// Loses one reply: the next chunk from a client goes to the server, and when the reply
+    /// arrives, the client's connection is closed instead. The request was executed, and the client
+    /// cannot know.
     pub fn cut_after_request(&self) {
         self.shared.update(|rules| rules.cut_after_request = true);
     }
 
-    /// Sends each chunk from a client twice. Both replies are forwarded.
+    /// While `on`, sends each chunk from a client twice, and forwards both replies.
     pub fn duplicate_requests(&self, on: bool) {
         self.shared.update(|rules| rules.duplicates_requests = on);
     }
 
-    /// Once: the next chunk from a client goes to the server twice, and when the first reply
-    /// arrives, the client's connection is closed instead: it cannot mistake the second reply for
-    /// that of its next request.
+    /// Duplicates one request: the next chunk from a client goes to the server twice. When the
+    /// first reply arrives, the client's connection is closed instead, so that it cannot mistake
+    /// the second reply for that of its next request.
     pub fn duplicate_and_cut(&self) {
         self.shared.update(|rules| rules.duplicate_and_cut = true);
     }
@@ -143,9 +144,10 @@ impl Proxy {
         self.shared.update(|rules| (rules.cut_after_request, rules.duplicate_and_cut) = (false, false));
     }
 
-    /// Silences the older or the newer half of the open connections, as a power failure does: no
-    /// bytes pass in either direction, and neither side learns that the other closes. A silenced
-    /// connection stays silent until its client closes it. New connections are not affected.
+    /// Silences the older half of the open connections, or the newer half if not `older`, as a
+    /// power failure does: no bytes pass in either direction, and neither side learns that the
+    /// other closes. A silenced connection stays silent until its client closes it. New connections
+    /// are not affected.
     pub fn silence_half(&self, older: bool) {
         self.shared.update(|rules| {
             let half = rules.open_connections.len().div_ceil(2);
@@ -155,8 +157,8 @@ impl Proxy {
         });
     }
 
-    /// The same for one connection, by its number in the order of
-    /// [acceptance](ProxyCounts::accepted).
+    /// Silences one open connection until its client closes it: no bytes pass in either direction.
+    /// `number` is its number in the order of [acceptance](ProxyCounts::accepted), from 1.
     pub fn silence(&self, number: u64) {
         self.shared.update(|rules| {
             rules.silent_connections.extend(rules.open_connections.contains(&number).then_some(number))
@@ -178,7 +180,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// The counts so far.
+    /// The numbers of connections and bytes so far.
     pub fn counts(&self) -> ProxyCounts {
         self.shared.counts()
     }
@@ -188,7 +190,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
             drop(stop);
-            // Even if it panicked, its connections are closed.
+            // The result is ignored: even if the thread panicked, its connections are closed.
             let _ = thread.join();
             self.shared.close();
         }

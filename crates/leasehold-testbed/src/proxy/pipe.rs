@@ -11,12 +11,14 @@ use super::{connection::ProxyConnection, rules::ProxyRules};
 
 /// The maximum size of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// The limit of held bytes and chunks in one direction; then it stops reading.
+/// With this many held bytes, a direction stops reading.
 const MAX_HELD_BYTES: usize = 1024 * 1024;
+/// With this many held chunks, a direction stops reading.
 const MAX_HELD_CHUNKS: usize = 1024;
-/// Means "no chunk is due": far in the future, without overflow.
+/// The time of a timer that is not used: far in the future, without overflow.
 const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
+/// Which way bytes flow: requests to the server, or replies to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Request,
@@ -27,36 +29,41 @@ pub(super) enum Direction {
 pub(super) enum ConnectionEnd {
     /// Cut by the test, or aborted by one side.
     Broken,
-    /// The reply to lose has arrived: the client's connection is closed, and the server's is read
-    /// to its end.
+    /// The reply that the test wants to lose has arrived: the client's connection is closed, and
+    /// the server's connection is read to its end.
     CutAfterReply(OwnedReadHalf),
 }
 
+/// What was read from the sender.
 enum Content {
     Bytes(Vec<u8>),
     /// The sender has closed its side.
     Close,
-    /// The sender aborted.
+    /// The sender reset the connection.
     Abort,
 }
 
+/// A chunk that was read and not completely forwarded.
 struct HeldChunk {
     content: Content,
     arrived: Instant,
-    /// Whether its action is decided: each request is decided once.
+    /// Whether the rules were already applied to the chunk; a rule such as `duplicate` applies
+    /// once.
     is_decided: bool,
-    /// How many bytes were forwarded.
+    /// How many of its bytes were forwarded or dropped.
     sent_bytes: usize,
 }
 
 /// The event to wait for, besides new bytes and new rules.
 enum WaitFor {
     Nothing,
+    /// The time when the next chunk is due.
     Until(Instant),
+    /// Space in the receiver's socket buffer.
     WriteSpace,
 }
 
-/// The next step after all allowed bytes were forwarded.
+/// What a direction does after all allowed bytes were forwarded.
 enum PassOutcome {
     Wait(WaitFor),
     Closed,
@@ -64,6 +71,7 @@ enum PassOutcome {
     CutAfterReply,
 }
 
+/// One direction of one connection.
 pub(super) struct Pipe<'a> {
     direction: Direction,
     reader: OwnedReadHalf,
@@ -71,7 +79,9 @@ pub(super) struct Pipe<'a> {
     connection: &'a ProxyConnection,
     held: VecDeque<HeldChunk>,
     held_bytes: usize,
+    /// Whether the sender has closed or reset its side.
     is_ended: bool,
+    /// The buffer of each read.
     scratch: Vec<u8>,
 }
 
@@ -98,7 +108,7 @@ impl<'a> Pipe<'a> {
     pub(super) async fn run(mut self) -> Result<(), ConnectionEnd> {
         let mut changes = self.connection.shared.subscribe();
         loop {
-            // Seen before the rules are read: a change in between wakes us again.
+            // Marked before the rules are read, so that a change in between wakes this task again.
             changes.mark_unchanged();
             let wait = match self.pass_held_chunks() {
                 PassOutcome::Wait(wait) => wait,
@@ -134,16 +144,15 @@ impl<'a> Pipe<'a> {
         self.held.push_back(HeldChunk { content, arrived: Instant::now(), is_decided: false, sent_bytes: 0 });
     }
 
-    /// Forwards all allowed bytes while it holds the lock.
+    /// Forwards all bytes that the rules allow now, holding the lock of the rules.
     fn pass_held_chunks(&mut self) -> PassOutcome {
-        let link = self.connection;
-        let mut rules = link.shared.rules();
-        if rules.cut_epoch != link.epoch {
+        let connection = self.connection;
+        let mut rules = connection.shared.rules();
+        if rules.cut_epoch != connection.epoch {
             return PassOutcome::Broken;
         }
-        if rules.silent_connections.contains(&link.number) {
-            // The server is not notified, but the connection ends, because its client has closed
-            // it.
+        if rules.silent_connections.contains(&connection.number) {
+            // A silenced connection passes nothing, and ends when its client closes it.
             return if self.is_ended && self.direction == Direction::Request {
                 PassOutcome::Broken
             } else {
@@ -160,7 +169,9 @@ impl<'a> Pipe<'a> {
             }
             let bytes = match &mut first.content {
                 Content::Bytes(bytes) => bytes,
-                Content::Close | Content::Abort if self.direction == Direction::Reply && link.is_cut_pending() => {
+                Content::Close | Content::Abort
+                    if self.direction == Direction::Reply && connection.is_cut_pending() =>
+                {
                     return PassOutcome::CutAfterReply;
                 }
                 Content::Close => return PassOutcome::Closed,
@@ -172,8 +183,8 @@ impl<'a> Pipe<'a> {
             }
             let action = match self.direction {
                 Direction::Request if first.is_decided => ChunkAction::Pass,
-                Direction::Request => decide_request(&mut rules, link),
-                Direction::Reply => decide_reply(&mut rules, link, bytes.len() - first.sent_bytes),
+                Direction::Request => decide_request(&mut rules, connection),
+                Direction::Reply => decide_reply(&mut rules, connection, bytes.len() - first.sent_bytes),
             };
             first.is_decided |= !matches!(action, ChunkAction::Hold);
             match action {
@@ -204,27 +215,32 @@ impl<'a> Pipe<'a> {
     }
 }
 
-/// The action for a chunk.
+/// What the rules do with a chunk.
 enum ChunkAction {
     Pass,
+    /// Forward it twice.
     Duplicate,
     Drop,
+    /// Hold it back: the connection is about to be cut.
     Hold,
+    /// Close the client's connection instead of forwarding this reply.
     CutAfterReply,
 }
 
+/// Applies the rules to a chunk of a client.
 fn decide_request(rules: &mut ProxyRules, connection: &ProxyConnection) -> ChunkAction {
     if connection.is_cut_pending() {
         return ChunkAction::Hold;
     }
-    let double = rules.duplicates_requests || rules.duplicate_and_cut;
+    let is_duplicated = rules.duplicates_requests || rules.duplicate_and_cut;
     if rules.cut_after_request || rules.duplicate_and_cut {
         (rules.cut_after_request, rules.duplicate_and_cut) = (false, false);
         connection.set_cut_pending();
     }
-    if double { ChunkAction::Duplicate } else { ChunkAction::Pass }
+    if is_duplicated { ChunkAction::Duplicate } else { ChunkAction::Pass }
 }
 
+/// Applies the rules to a chunk of the server; counts its `length` bytes as dropped if they are.
 fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: usize) -> ChunkAction {
     let action = if connection.is_cut_pending() {
         ChunkAction::CutAfterReply
@@ -238,6 +254,7 @@ fn decide_reply(rules: &mut ProxyRules, connection: &ProxyConnection, length: us
     action
 }
 
+/// Adds to the counts, and returns `written`.
 fn count_written(rules: &mut ProxyRules, direction: Direction, written: usize) -> usize {
     match direction {
         Direction::Request => rules.counts.request_bytes += written as u64,

@@ -1,4 +1,4 @@
-//! The rules of a test for its connections, and the counts.
+//! The rules that a test sets for a proxy's connections, and the proxy's counts.
 
 use std::{
     collections::BTreeSet,
@@ -17,13 +17,13 @@ use tokio::{net::TcpStream, sync::watch};
 /// More connections than this at once are refused.
 const MAX_CONNECTIONS: u64 = 1024;
 
-/// The counts of a proxy.
+/// How many connections and bytes a proxy has handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProxyCounts {
-    /// Connections accepted and kept.
+    /// Connections accepted and not closed at once; also the number of the last of them.
     pub accepted: u64,
-    /// Connections closed at once.
+    /// Connections closed at once, because the test refuses them or there are 1024 already.
     pub refused: u64,
     /// Connections that are open now.
     pub open: u64,
@@ -35,6 +35,7 @@ pub struct ProxyCounts {
     pub dropped_bytes: u64,
 }
 
+/// The rules; the methods of [`Proxy`](super::Proxy) that set them describe them.
 #[derive(Debug, Default)]
 pub(super) struct ProxyRules {
     pub(super) refuses: bool,
@@ -44,12 +45,13 @@ pub(super) struct ProxyRules {
     pub(super) cut_after_request: bool,
     pub(super) duplicate_and_cut: bool,
     pub(super) duplicates_requests: bool,
-    /// The open connections, by their numbers, and the permanently silenced ones.
+    /// The numbers of the open connections.
     pub(super) open_connections: BTreeSet<u64>,
+    /// The numbers of the open connections that the test has silenced.
     pub(super) silent_connections: BTreeSet<u64>,
-    /// The replacements in replies: pairs of equal length.
+    /// What replies must not contain, and what replaces it; both of equal length.
     pub(super) reply_replacements: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Counts the cuts: a connection from before the last cut must not write.
+    /// How many cuts there were: a connection accepted before the last one must not write.
     pub(super) cut_epoch: u64,
     pub(super) counts: ProxyCounts,
 }
@@ -77,22 +79,24 @@ pub(super) struct SharedRules {
 }
 
 impl SharedRules {
-    /// The listener must not block.
+    /// `listener` must be in non-blocking mode.
     pub(super) fn new(listener: TcpListener) -> Self {
         Self { listener, rules: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
-    /// Held together with each write, so that a rule holds from the moment it is set.
+    /// Locks the rules. The lock is held during each write to a socket, so that a rule applies to
+    /// every byte from the moment it is set.
     pub(super) fn rules(&self) -> MutexGuard<'_, ProxyRules> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the rules, and wakes all connections.
     pub(super) fn update(&self, set: impl FnOnce(&mut ProxyRules)) {
         set(&mut self.rules());
         self.changed.send_replace(());
     }
 
-    /// Notifies tasks of rule changes.
+    /// A receiver that is notified of every change of the rules.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -106,7 +110,7 @@ impl SharedRules {
         shut_down_socket(&self.listener);
     }
 
-    /// Closes all connections, including those that the kernel has accepted and we have not.
+    /// Closes all connections, including those that only the kernel has accepted so far.
     pub(super) fn cut(&self) {
         self.update(|rules| {
             while let Ok((stream, _)) = self.listener.accept() {
@@ -117,7 +121,8 @@ impl SharedRules {
         });
     }
 
-    /// Accepts the next connection to keep; returns it with its epoch and number.
+    /// Accepts the next connection that is not refused; returns it with the number of cuts so far
+    /// and the connection's own number.
     ///
     /// Accepting and reading the epoch are one step, as seen from [`SharedRules::cut`].
     pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64, u64)> {
@@ -140,7 +145,8 @@ impl SharedRules {
         .await
     }
 
-    /// Waits while the network is frozen; `false` if the connection of this epoch is cut meanwhile.
+    /// Waits while the proxy is frozen; `false` if the connection, accepted after `epoch` cuts, is
+    /// cut meanwhile.
     pub(super) async fn wait_until_unfrozen(&self, epoch: u64) -> bool {
         let mut changes = self.subscribe();
         loop {

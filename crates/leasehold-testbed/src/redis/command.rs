@@ -5,7 +5,8 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 use super::{Reply, RespClient};
 use crate::{Error, Result, Server, try_eventually};
 
-/// The time limit for a master to drop its replicas. Only a failing test waits this long.
+/// The time limit for a master to close its connections to its replicas. Only a failing test waits
+/// this long.
 const DROP_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
 /// Opens a connection, and logs in if there is a password.
@@ -41,7 +42,7 @@ pub(super) async fn info_fields(
     Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// `Ok` if `facts` has all of these, otherwise the difference.
+/// `Ok` if `fields` has all of these values, otherwise the first difference.
 pub(super) fn check_fields(
     fields: &HashMap<String, String>,
     expected: &[(&str, &str)],
@@ -55,11 +56,12 @@ pub(super) fn check_fields(
 
 /// `Ok` if the server at `addr` is a replica whose link to its master is up.
 pub(super) async fn check_replica_linked(addr: SocketAddr, password: Option<&str>) -> std::result::Result<(), String> {
-    let facts = info_fields(addr, password, &["INFO", "replication"]).await.map_err(|error| error.to_string())?;
-    check_fields(&facts, &[("role", "slave"), ("master_link_status", "up")]).map_err(|seen| format!("{addr}: {seen}"))
+    let fields = info_fields(addr, password, &["INFO", "replication"]).await.map_err(|error| error.to_string())?;
+    check_fields(&fields, &[("role", "slave"), ("master_link_status", "up")]).map_err(|seen| format!("{addr}: {seen}"))
 }
 
-/// Makes the master drop its replicas, which must be paused so that they cannot reconnect at once.
+/// Makes the master close its connections to its replicas, which must be paused so that they cannot
+/// reconnect at once.
 ///
 /// The pause alone would lose no writes: the kernel buffers the master's writes for a paused
 /// replica, and delivers them when it resumes, even if the master has died meanwhile.
@@ -71,7 +73,8 @@ pub(super) async fn drop_replicas(master: &Server, password: Option<&str>) -> Re
         .map(drop)
 }
 
-/// Resumes the paused nodes that were not killed meanwhile.
+/// Resumes the nodes whose numbers are in `paused`, unless they were killed meanwhile, and empties
+/// the list.
 pub(super) fn resume_paused(nodes: &mut [Server], paused: &mut Vec<usize>) -> Result<()> {
     let alive = paused.drain(..).filter(|&index| nodes[index].pid().is_some()).collect::<Vec<_>>();
     // A failure must not leave the others paused.
@@ -79,7 +82,7 @@ pub(super) fn resume_paused(nodes: &mut [Server], paused: &mut Vec<usize>) -> Re
     resumed.into_iter().collect()
 }
 
-/// The text in a reply.
+/// The text of a reply; an error for any other kind of reply.
 pub(super) fn into_text(reply: Reply) -> Result<String> {
     match reply {
         Reply::Bulk(text) | Reply::Simple(text) => Ok(text),
@@ -87,7 +90,7 @@ pub(super) fn into_text(reply: Reply) -> Result<String> {
     }
 }
 
-/// The texts in a reply of several.
+/// The texts of an array reply; an error for any other kind of reply.
 pub(super) fn into_texts(reply: Reply) -> Result<Vec<String>> {
     match reply {
         Reply::Array(items) => items.into_iter().map(into_text).collect(),

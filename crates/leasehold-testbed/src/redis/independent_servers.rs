@@ -3,7 +3,7 @@
 use super::Redis;
 use crate::{Result, Server};
 
-/// Independent servers.
+/// Redis servers that know nothing of each other.
 #[derive(Debug)]
 pub struct IndependentServers {
     servers: Vec<Server>,
@@ -30,23 +30,23 @@ impl IndependentServers {
         Ok(Self { servers })
     }
 
-    /// The URL of all of them, without options.
+    /// The `redlock:` URL of all servers, without options.
     pub fn url(&self) -> String {
         let parts: Vec<_> = self.servers.iter().map(|server| server.url().trim_end_matches('/').to_owned()).collect();
         format!("redlock://{}", parts.join(","))
     }
 
-    /// One of them.
+    /// The server with this number, counted from 0.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }
 
-    /// One of them, to kill, pause or restart.
+    /// The server with this number, counted from 0: to kill, pause or restart it.
     pub fn server_mut(&mut self, at: usize) -> &mut Server {
         &mut self.servers[at]
     }
 
-    /// All of them.
+    /// All servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }

@@ -25,14 +25,14 @@ pub use independent_servers::IndependentServers;
 pub use replica::{Replica, replica_of};
 pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelSet;
-pub use tls::{TlsRedis, TlsSettings};
 
 use crate::{
     Result, Server, WallClock, clock,
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// In the data folder, in which the server runs; removed at a clean exit.
+/// The file with the server's process id, in the data folder; the server removes it at a clean
+/// exit.
 const PID_FILE: &str = "redis.pid";
 
 /// Starts a Redis without persistence.
@@ -69,7 +69,7 @@ impl Redis {
         Self::default()
     }
 
-    /// Adds arguments; they override our own.
+    /// Adds arguments of `redis-server`; they override the testbed's own.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.extra_args.extend(arguments.iter().map(|&a| a.to_owned()));
@@ -86,7 +86,7 @@ impl Redis {
         self.args(&["--requirepass", password, "--masterauth", password])
     }
 
-    /// Uses `clock`.
+    /// Makes it use `clock` as its wall clock.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.clock = Some(clock.clone());

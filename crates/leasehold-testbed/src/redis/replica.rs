@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{Redis, command};
 use crate::{Result, Server, WallClock, try_eventually};
 
-/// The time limit of the first copy. Only a failing test waits this long.
+/// The time limit for a replica to copy its master's data. Only a failing test waits this long.
 const LINK_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A replica of `master` to start.
+/// A replica to start, which copies and follows `master`.
 ///
 /// ```no_run
 /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -31,14 +31,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Adds arguments; they override our own.
+    /// Adds arguments of `redis-server`; they override the testbed's own.
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.redis = self.redis.args(arguments);
         self
     }
 
-    /// Uses `clock`.
+    /// Makes it use `clock` as its wall clock.
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.redis = self.redis.clock(clock);
@@ -70,7 +70,7 @@ impl Replica {
 }
 
 impl Redis {
-    /// Follows `master` from the start.
+    /// Makes it a replica of `master` from its start.
     pub(super) fn following(self, master: &Server) -> Self {
         self.args(&["--replicaof", &format!("127.0.0.1 {}", master.port())])
     }

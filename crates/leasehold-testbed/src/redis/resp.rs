@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// The default timeout of a reply.
 const DEFAULT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
-/// The maximum length of a reply.
+/// The maximum length of a reply in bytes.
 const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
 /// The maximum nesting of arrays.
 const MAX_REPLY_DEPTH: usize = 16;
@@ -24,7 +24,7 @@ pub enum Reply {
     Simple(String),
     /// An error, such as `WRONGTYPE …`.
     Error(String),
-    /// A number.
+    /// An integer.
     Integer(i64),
     /// A value; bytes that are not UTF-8 are replaced.
     Bulk(String),
@@ -38,7 +38,9 @@ pub enum Reply {
 #[derive(Debug)]
 pub struct RespClient {
     stream: TcpStream,
+    /// Bytes that were received and do not belong to a returned reply.
     unread: Vec<u8>,
+    /// How long each reply may take.
     timeout: Duration,
 }
 
@@ -123,7 +125,8 @@ impl RespClient {
     }
 }
 
-/// The first reply in `bytes` and its length; `None` if more must be read.
+/// The first reply in `bytes` and its length; `None` if more must be read. Arrays may be nested
+/// `depth` deep.
 fn parse_reply(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
@@ -150,6 +153,8 @@ fn parse_reply(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
     Ok(Some((reply, body)))
 }
 
+/// Parses the `count` items of an array, the first of which is at `at`. Returns the array and where
+/// it ends; `None` if more must be read.
 fn parse_items(bytes: &[u8], mut at: usize, count: i64, depth: usize) -> Result<Option<(Reply, usize)>> {
     let mut items = Vec::new();
     for _ in 0..count {

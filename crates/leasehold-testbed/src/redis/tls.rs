@@ -1,45 +1,22 @@
 //! A Redis that accepts only TLS.
 
-use std::path::PathBuf;
-
 use tokio::net::TcpStream;
 
 use super::Redis;
 use crate::{
-    Result, Server,
-    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
-    process::{Binary, Probe, ServerSpec, Workspace},
+    Result,
+    certificates::{CA, SERVER_CERTIFICATE, SERVER_KEY},
+    process::{Probe, ServerSpec, Workspace},
+    tls::{TlsServerSpec, TlsSettings},
 };
 
-/// The first and last log lines of each start of Redis.
+/// The first log line of each start of Redis contains this.
 const START_LOG_LINE: &str = "Redis is starting";
+/// The last log line of each start of Redis contains this.
 const READY_LOG_LINE: &str = "Ready to accept connections";
 
-/// A Redis with TLS to start; see [`Redis::tls`].
-#[derive(Clone, Debug)]
-pub struct TlsSettings {
-    redis: Redis,
-    requires_client_certificates: bool,
-}
-
-/// A Redis that accepts only TLS, and the files that its clients need.
-///
-/// Each has its own authority, so the files of another server do not match. The files do not change
-/// over restarts.
-#[derive(Debug)]
-pub struct TlsRedis {
-    /// The server; its URL begins with `rediss:`.
-    pub server: Server,
-    /// The certificate of the authority that clients must trust, as PEM.
-    pub ca: PathBuf,
-    /// A client certificate, as PEM.
-    pub client_certificate: PathBuf,
-    /// The key for it, as PEM.
-    pub client_key: PathBuf,
-}
-
 impl Redis {
-    /// Makes it accept only TLS, as 127.0.0.1 and localhost.
+    /// Makes it accept only TLS, with a certificate for 127.0.0.1 and localhost.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -51,78 +28,43 @@ impl Redis {
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> TlsSettings {
-        TlsSettings { redis: self, requires_client_certificates: false }
+    pub fn tls(self) -> TlsSettings<Self> {
+        TlsSettings::new(self)
     }
 }
 
-impl TlsSettings {
-    /// Refuses clients without a certificate of our authority.
-    #[must_use]
-    pub fn require_client_certificates(mut self) -> Self {
-        self.requires_client_certificates = true;
-        self
-    }
-
-    /// Creates the certificates, starts it, and waits until it accepts connections.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::start`].
-    pub async fn start(self) -> Result<TlsRedis> {
-        let certificates = Certificates::generate()?;
-        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
-        let file = |name| server.dir().join(name);
-        let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
-        Ok(TlsRedis { server, ca, client_certificate, client_key })
-    }
-}
-
-struct TlsServerSpec {
-    tls: TlsSettings,
-    certificates: Certificates,
-}
-
-impl ServerSpec for TlsServerSpec {
-    fn binary(&self) -> Binary {
-        self.tls.redis.binary()
-    }
-
-    fn arguments(&self, workspace: &Workspace) -> Vec<String> {
+impl TlsServerSpec for Redis {
+    fn tls_arguments(&self, workspace: &Workspace, requires_client_certificates: bool) -> Vec<String> {
         let port = workspace.port().to_string();
-        let demand = if self.tls.requires_client_certificates { "yes" } else { "no" };
-        // Redis runs in this folder.
-        let ours = [
+        let requirement = if requires_client_certificates { "yes" } else { "no" };
+        // The certificate files are relative to the data folder, in which Redis runs.
+        let tls_arguments = [
             ["--port", "0"],
             ["--tls-port", &port],
             ["--tls-cert-file", SERVER_CERTIFICATE],
             ["--tls-key-file", SERVER_KEY],
             ["--tls-ca-cert-file", CA],
-            ["--tls-auth-clients", demand],
+            ["--tls-auth-clients", requirement],
         ];
-        self.tls.redis.clone().args(&ours.concat()).arguments(workspace)
+        self.clone().args(&tls_arguments.concat()).arguments(workspace)
     }
 
-    fn url(&self, workspace: &Workspace) -> String {
-        self.tls.redis.url(workspace).replacen("redis:", "rediss:", 1)
+    fn prepare_tls(&self, workspace: &Workspace, _requires_client_certificates: bool) -> Result<()> {
+        self.prepare(workspace)
     }
 
-    fn prepare(&self, workspace: &Workspace) -> Result<()> {
-        self.certificates.write(workspace.dir())
+    fn tls_url(&self, workspace: &Workspace) -> String {
+        self.url(workspace).replacen("redis:", "rediss:", 1)
     }
 
-    /// A ping would need a TLS client. Our process is known to listen; its log must also report
-    /// since the last start that it is ready.
-    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+    /// Checks that the port is open and that the log reports readiness since the last start: a ping
+    /// would need a TLS client.
+    fn tls_probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             TcpStream::connect(workspace.addr()).await.map_err(|error| error.to_string())?;
             let log = workspace.log_tail();
             let last_start = log.rsplit(START_LOG_LINE).next().unwrap_or_default();
             if last_start.contains(READY_LOG_LINE) { Ok(()) } else { Err("it is not ready yet".to_owned()) }
         })
-    }
-
-    fn run_as(&self) -> Option<&str> {
-        ServerSpec::run_as(&self.tls.redis)
     }
 }

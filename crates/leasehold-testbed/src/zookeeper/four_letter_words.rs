@@ -21,15 +21,15 @@ const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requ
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// It is not a member of an ensemble.
+    /// The server is not a member of an ensemble.
     Standalone,
-    /// It leads its ensemble.
+    /// The server leads its ensemble.
     Leader,
-    /// It follows a leader.
+    /// The server follows a leader and votes.
     Follower,
-    /// It follows a leader, and has no vote.
+    /// The server follows a leader, and has no vote.
     Observer,
-    /// It listens, but serves no clients: it has no leader.
+    /// The server listens, but serves no clients: it has no leader.
     Looking,
 }
 
@@ -67,7 +67,7 @@ pub async fn monitor_values(addr: SocketAddr) -> Result<HashMap<String, String>>
     Ok(parse_values(&send_word(addr, "mntr").await?))
 }
 
-/// The role that a server reports.
+/// Asks a server for its role, with the word `srvr`.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub async fn role(addr: SocketAddr) -> Result<Role> {
     }
 }
 
-/// Lines of a key, a tab, and a value.
+/// Parses the reply of `mntr`: each line has a key, a tab, and a value.
 fn parse_values(answer: &str) -> HashMap<String, String> {
     let pairs = answer.lines().filter_map(|line| line.split_once('\t'));
     pairs.map(|(key, value)| (key.to_owned(), value.trim_end().to_owned())).collect()
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn monitor_values_are_parsed_and_empty_without_a_leader() {
-        let facts = parse_values("zk_version\t3.8.0-a, built on b\nzk_server_state\tleader\n");
-        assert_eq!(facts.len(), 2);
-        assert_eq!(facts["zk_server_state"], "leader");
-        assert_eq!(facts["zk_version"], "3.8.0-a, built on b");
+        let values = parse_values("zk_version\t3.8.0-a, built on b\nzk_server_state\tleader\n");
+        assert_eq!(values.len(), 2);
+        assert_eq!(values["zk_server_state"], "leader");
+        assert_eq!(values["zk_version"], "3.8.0-a, built on b");
         assert!(parse_values(NOT_SERVING).is_empty());
     }
 }

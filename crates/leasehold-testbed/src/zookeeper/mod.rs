@@ -23,18 +23,19 @@ use std::time::Duration;
 pub use ensemble::Ensemble;
 pub use four_letter_words::{Role, monitor_values, role, send_word};
 pub use server_spec::classpath;
-pub use tls::{TlsSettings, TlsZooKeeper};
+pub use tls::plain_addr;
 
 use crate::{Result, Server};
 
-/// Short, so that sessions may be short: the shortest lasts two ticks.
+/// The default of the tick: short, because the shortest session lasts two ticks.
 const DEFAULT_TICK: Duration = Duration::from_millis(100);
-/// ZooKeeper's default is twenty ticks.
+/// The default of the longest session timeout; ZooKeeper's own is twenty ticks.
 const MAX_SESSION: Duration = Duration::from_secs(1200);
-/// ZooKeeper's default is a minute.
+/// The default of how often empty container nodes are removed; ZooKeeper's own is a minute.
 const CONTAINER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// On a busy machine a server may pause for seconds, and must not lose its leader. A server that is
-/// killed closes its connections, which the others notice at once.
+/// The default of how long members wait for an unresponsive one: on a busy machine a server may
+/// pause for seconds, and must not lose its leader. A server that is killed closes its connections,
+/// which the others notice at once.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts one ZooKeeper.
@@ -94,14 +95,16 @@ impl ZooKeeper {
         Self::default()
     }
 
-    /// The unit of all its times. A session ends on a tick, and lasts at least two ticks.
+    /// Sets the tick, ZooKeeper's unit of time; 100 ms by default. A session ends on a tick, and
+    /// lasts at least two ticks.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
         self
     }
 
-    /// Limits the session timeouts, independently of the tick.
+    /// Sets the shortest and the longest session timeout that the server grants, independently of
+    /// the tick.
     #[must_use]
     pub fn session_bounds(mut self, shortest: Duration, longest: Duration) -> Self {
         self.min_session = Some(shortest);
@@ -109,16 +112,17 @@ impl ZooKeeper {
         self
     }
 
-    /// How often it removes empty container nodes and expired TTL nodes, instead of every 100 ms.
+    /// Sets how often the server removes empty container nodes and expired TTL nodes; every 100 ms
+    /// by default.
     #[must_use]
     pub fn container_check_interval(mut self, every: Duration) -> Self {
         self.container_check_interval = every;
         self
     }
 
-    /// The time after which a member gives up an unresponsive leader, and a leader unresponsive
-    /// followers, instead of thirty seconds. A member that is cut off may serve clients for this
-    /// long, so a test that cuts members off, or pauses them, sets it shorter.
+    /// Sets the time after which a member gives up an unresponsive leader, and a leader
+    /// unresponsive followers; thirty seconds by default. A member that is cut off may serve
+    /// clients for this long, so a test that cuts members off, or pauses them, sets it shorter.
     #[must_use]
     pub fn peer_timeout(mut self, bound: Duration) -> Self {
         self.peer_timeout = bound;
@@ -142,14 +146,14 @@ impl ZooKeeper {
         self
     }
 
-    /// Adds a line to its `zoo.cfg`; it overrides our own.
+    /// Adds a line to the server's `zoo.cfg`; it overrides the testbed's own.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a property of the JVM; it overrides our own.
+    /// Adds a property of the server's JVM; it overrides the testbed's own.
     #[must_use]
     pub fn property(mut self, key: &str, value: &str) -> Self {
         self.properties.push((key.to_owned(), value.to_owned()));

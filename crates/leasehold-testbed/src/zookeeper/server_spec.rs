@@ -8,10 +8,12 @@ use crate::{
     process::{Binary, Probe, ServerSpec, Workspace},
 };
 
-/// The classpath of a ZooKeeper other than Debian's, with its dependencies.
+/// The environment variable that names another ZooKeeper than Debian's: its classpath, with its
+/// dependencies.
 const CLASSPATH_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_CLASSPATH";
 
-/// The classpath of ZooKeeper.
+/// The classpath of the ZooKeeper that the testbed starts: Debian's, unless
+/// `LEASEHOLD_ZOOKEEPER_CLASSPATH` names another.
 pub fn classpath() -> String {
     std::env::var(CLASSPATH_VARIABLE).unwrap_or_else(|_| DEBIAN_CLASSPATH.to_owned())
 }
@@ -38,14 +40,14 @@ const BASE_PROPERTIES: [(&str, &str); 8] = [
     ("zookeeper.admin.enableServer", "false"),
     ("zookeeper.extendedTypesEnabled", "true"),
     ("zookeeper.jmx.log4j.disable", "true"),
-    // Kilobytes that are preallocated: the default is 64 MiB for each of a hundred servers.
+    // How many KiB of the log a server preallocates; the default is 64 MiB.
     ("zookeeper.preAllocSize", "64"),
-    // A member that was down or cut off notifies the others soon.
+    // A member that was down or cut off takes part in elections again within half a second.
     ("zookeeper.fastleader.maxNotificationInterval", "500"),
 ];
 
 impl ZooKeeper {
-    /// All arguments of `java`; `extra` are properties of this kind of server.
+    /// All arguments of `java`; `extra` are additional properties.
     pub(super) fn java_arguments(&self, extra: &[(&str, &str)]) -> Vec<String> {
         let check = self.container_check_interval.as_millis().to_string();
         let sync = if self.fsyncs { "yes" } else { "no" };
@@ -61,7 +63,7 @@ impl ZooKeeper {
         JVM_OPTIONS.map(str::to_owned).into_iter().chain(properties).chain(program).collect()
     }
 
-    /// Writes the files that it reads at its start; `extra` are settings of this kind of server.
+    /// Writes the files that ZooKeeper reads at its start; `extra` are additional settings.
     pub(super) fn write_files(&self, port: u16, dir: &Path, extra: &[(String, String)]) -> Result<()> {
         check_installed(&classpath())?;
         write_file(&dir.join(CONFIG_FILE), &self.config(port, dir, extra))?;
@@ -95,7 +97,7 @@ impl ZooKeeper {
         format!("Server {{\n  {module} required\n{};\n}};\n", users.collect::<String>())
     }
 
-    /// `time` in ticks, for settings in ticks.
+    /// `time` in ticks, rounded up, and at least 1; some settings have this unit.
     pub(super) fn ticks(&self, time: Duration) -> String {
         time.as_millis().div_ceil(self.tick.as_millis().max(1)).max(1).to_string()
     }
@@ -123,6 +125,7 @@ impl ServerSpec for ZooKeeper {
     }
 }
 
+/// `NotInstalled` if a file of the classpath is missing.
 fn check_installed(classpath: &str) -> Result<()> {
     match classpath.split(':').find(|jar| !Path::new(jar).is_file()) {
         None => Ok(()),
@@ -130,7 +133,7 @@ fn check_installed(classpath: &str) -> Result<()> {
     }
 }
 
-/// `Ok` if the server at `addr` serves on its own.
+/// `Ok` if the server at `addr` serves clients and is no member of an ensemble.
 pub(super) async fn check_standalone(addr: SocketAddr) -> std::result::Result<(), String> {
     match role(addr).await {
         Ok(Role::Standalone) => Ok(()),

@@ -1,44 +1,18 @@
 //! A ZooKeeper with a port for TLS.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{ZooKeeper, server_spec::check_standalone};
 use crate::{
     Result, Server,
-    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_KEY_AND_CERTIFICATE},
-    process::{Binary, Probe, ServerSpec, Workspace},
+    certificates::{CA, SERVER_KEY_AND_CERTIFICATE},
+    process::{Probe, Workspace},
+    tls::{TlsServerSpec, TlsSettings},
 };
 
-/// A ZooKeeper with TLS to start; see [`ZooKeeper::tls`].
-#[derive(Clone, Debug)]
-pub struct TlsSettings {
-    zookeeper: ZooKeeper,
-    requires_client_certificates: bool,
-}
-
-/// A ZooKeeper with a port for TLS, and the files that its clients need.
-///
-/// Each has its own authority, so the files of another server do not match. The files do not change
-/// over restarts.
-#[derive(Debug)]
-pub struct TlsZooKeeper {
-    /// The server; its port accepts only TLS.
-    pub server: Server,
-    /// Another port, without TLS: for four-letter words and for inspections.
-    pub plain_addr: SocketAddr,
-    /// The certificate of the authority that clients must trust, as PEM.
-    pub ca: PathBuf,
-    /// A client certificate, as PEM.
-    pub client_certificate: PathBuf,
-    /// The key for it, as PEM.
-    pub client_key: PathBuf,
-}
-
 impl ZooKeeper {
-    /// Makes it accept TLS, as 127.0.0.1 and localhost.
+    /// Makes its client port accept only TLS, with a certificate for 127.0.0.1 and localhost.
+    /// [`plain_addr`] returns the address of a second port, without TLS.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold_testbed::Result<()> {
@@ -50,56 +24,19 @@ impl ZooKeeper {
     /// # }
     /// ```
     #[must_use]
-    pub fn tls(self) -> TlsSettings {
-        TlsSettings { zookeeper: self, requires_client_certificates: false }
+    pub fn tls(self) -> TlsSettings<Self> {
+        TlsSettings::new(self)
     }
 }
 
-impl TlsSettings {
-    /// Refuses clients without a certificate of our authority.
-    #[must_use]
-    pub fn require_client_certificates(mut self) -> Self {
-        self.requires_client_certificates = true;
-        self
+impl TlsServerSpec for ZooKeeper {
+    fn tls_arguments(&self, _workspace: &Workspace, _requires_client_certificates: bool) -> Vec<String> {
+        self.java_arguments(&[])
     }
 
-    /// Creates the certificates, starts it, and waits until it serves.
-    ///
-    /// # Errors
-    ///
-    /// As [`Server::start`].
-    pub async fn start(self) -> Result<TlsZooKeeper> {
-        let certificates = Certificates::generate()?;
-        let server = Server::start(TlsServerSpec { tls: self, certificates }).await?;
-        let plain = plain_addr(server.extra_ports());
-        let file = |name| server.dir().join(name);
-        let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
-        Ok(TlsZooKeeper { server, plain_addr: plain, ca, client_certificate, client_key })
-    }
-}
-
-struct TlsServerSpec {
-    tls: TlsSettings,
-    certificates: Certificates,
-}
-
-impl ServerSpec for TlsServerSpec {
-    fn binary(&self) -> Binary {
-        self.tls.zookeeper.binary()
-    }
-
-    fn arguments(&self, _workspace: &Workspace) -> Vec<String> {
-        self.tls.zookeeper.java_arguments(&[])
-    }
-
-    fn url(&self, workspace: &Workspace) -> String {
-        self.tls.zookeeper.url(workspace)
-    }
-
-    fn prepare(&self, workspace: &Workspace) -> Result<()> {
-        self.certificates.write(workspace.dir())?;
+    fn prepare_tls(&self, workspace: &Workspace, requires_client_certificates: bool) -> Result<()> {
         let file = |name| workspace.dir().join(name).display().to_string();
-        let demand = if self.tls.requires_client_certificates { "need" } else { "none" };
+        let requirement = if requires_client_certificates { "need" } else { "none" };
         let settings = [
             ("secureClientPort", workspace.port().to_string()),
             ("secureClientPortAddress", "127.0.0.1".to_owned()),
@@ -108,22 +45,32 @@ impl ServerSpec for TlsServerSpec {
             ("ssl.keyStore.type", "PEM".to_owned()),
             ("ssl.trustStore.location", file(CA)),
             ("ssl.trustStore.type", "PEM".to_owned()),
-            ("ssl.clientAuth", demand.to_owned()),
+            ("ssl.clientAuth", requirement.to_owned()),
         ];
         let settings = settings.map(|(key, value)| (key.to_owned(), value));
-        self.tls.zookeeper.write_files(plain_addr(workspace.extra_ports()).port(), workspace.dir(), &settings)
+        self.write_files(first_local_addr(workspace.extra_ports()).port(), workspace.dir(), &settings)
     }
 
-    /// Both ports are open once one of them serves; the other is known to belong to our process.
-    fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
-        Box::pin(check_standalone(plain_addr(workspace.extra_ports())))
+    /// Checks the port without TLS. Both ports are open once one of them serves.
+    fn tls_probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
+        Box::pin(check_standalone(first_local_addr(workspace.extra_ports())))
     }
 
-    fn extra_ports(&self) -> usize {
+    fn tls_extra_ports(&self) -> usize {
         1
     }
 }
 
-fn plain_addr(extra_ports: &[u16]) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, extra_ports[0]).into()
+/// The address without TLS of a server that was started with [`ZooKeeper::tls`]: for four-letter
+/// words and for inspections.
+///
+/// # Panics
+///
+/// If `server` was started without TLS: it has no second port.
+pub fn plain_addr(server: &Server) -> SocketAddr {
+    first_local_addr(server.extra_ports())
+}
+
+fn first_local_addr(ports: &[u16]) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, ports[0]).into()
 }

@@ -1,4 +1,4 @@
-//! The driver of child processes, with a shell that speaks JSON lines as the child.
+//! [`Actor`], with a shell that reads and prints JSON lines as the child process.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ fn shell(script: &str) -> Actor {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Sends back what it is sent.
+/// An actor that prints every line that it receives.
 fn echo() -> Actor {
     Actor::spawn(Path::new("/bin/cat"), &[], &[]).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -46,12 +46,12 @@ async fn recv_matching_skips_other_lines_and_keeps_later_ones() {
 #[tokio::test]
 async fn a_failed_recv_matching_shows_all_received_lines() {
     let mut actor = shell(r#"echo went wrong >&2; echo '{"a":1}'; echo '{"b":2}'; read line"#);
-    // The line on standard error comes on a way of its own: be sure that it is there.
-    let told = || {
+    // Standard error is read by another thread: wait until its line has arrived.
+    let replies = || {
         let timeline = actor.transcript();
         async move { if timeline.contains("went wrong") { Ok(()) } else { Err(timeline) } }
     };
-    leasehold_testbed::eventually(TEST_TIMEOUT, told).await;
+    leasehold_testbed::eventually(TEST_TIMEOUT, replies).await;
     let error = actor.recv_matching(|line| line["c"] == 3, SILENCE_TIMEOUT).await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     for part in [r#"{"a":1}"#, r#"{"b":2}"#, "went wrong"] {
@@ -86,7 +86,8 @@ async fn a_stopped_actor_is_silent_until_it_is_resumed() {
 async fn a_busy_actor_is_stopped_when_sigstop_returns() {
     let mut actor = shell("while :; do :; done");
     let stat = format!("/proc/{}/stat", actor.pid());
-    // A signal that is only sent, and not waited for, loses this race sooner or later.
+    // If `sigstop` did not wait until the process has stopped, one of these rounds would find it
+    // running.
     for _ in 0..200 {
         actor.sigstop().unwrap();
         let stat = fs::read_to_string(&stat).unwrap();

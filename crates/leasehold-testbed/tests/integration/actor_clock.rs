@@ -1,4 +1,4 @@
-//! A process of our own whose wall clock is moved: only that one moves.
+//! An actor with a [`WallClock`]: setting it changes the process's wall clock and no other clock.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -17,12 +17,13 @@ use serde_json::{Value, json};
 
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 const HOUR: f64 = 3600.0;
-/// It may get no time to run for so long.
+/// How many seconds the machine may pause without failing the test.
 const CLOCK_TOLERANCE: f64 = 300.0;
-/// Set in the process that tells its clocks.
+/// This environment variable is set in the process that reports its clocks.
 const CHILD_VARIABLE: &str = "LEASEHOLD_TELLS_ITS_CLOCKS";
 
-/// Not a test: the process that the other one starts. For each line it is sent it tells how far its clocks went since it began.
+/// No test, but the process that the other test starts. For each line that it receives, it reports
+/// how far its clocks have advanced since its start.
 #[test]
 fn a_process_that_reports_its_clocks() {
     if env::var_os(CHILD_VARIABLE).is_none() {
@@ -51,17 +52,17 @@ async fn only_the_wall_clock_of_a_process_moves() {
     environment.push((CHILD_VARIABLE.to_owned(), "1".to_owned()));
     let environment: Vec<(&str, &str)> =
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    // What the test harness says goes nowhere; what the process says comes on standard output.
+    // The test harness's own output is discarded; the process's reports are on standard output.
     let exe = env::current_exe().unwrap().display().to_string();
     let script = "exec \"$0\" --exact actor_clock::a_process_that_reports_its_clocks --nocapture 2>&1 >/dev/null";
     let mut actor = Actor::spawn(Path::new("/bin/sh"), &["-c", script, &exe], &environment).unwrap();
     reported_clocks(&mut actor).await;
     for moved in [HOUR, -HOUR, 0.0] {
         clock.set_offset(moved as i64).unwrap();
-        let told = reported_clocks(&mut actor).await;
-        let of = |name: &str| told[name].as_f64().unwrap();
-        assert!((of("wall") - moved).abs() < CLOCK_TOLERANCE, "{told} instead of {moved}");
-        assert!((0.0..CLOCK_TOLERANCE).contains(&of("monotonic")), "{told} after {moved}");
+        let reported = reported_clocks(&mut actor).await;
+        let of = |name: &str| reported[name].as_f64().unwrap();
+        assert!((of("wall") - moved).abs() < CLOCK_TOLERANCE, "{reported} instead of {moved}");
+        assert!((0.0..CLOCK_TOLERANCE).contains(&of("monotonic")), "{reported} after {moved}");
     }
     let left = format!("/dev/shm/faketime_shm_{}", actor.pid());
     assert!(Path::new(&left).exists(), "this test looks at the wrong thing");

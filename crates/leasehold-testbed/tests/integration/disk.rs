@@ -1,4 +1,4 @@
-//! A small disk that is filled up. Only root may have one: whoever is not is told so.
+//! [`Disk`]: a small disk that is filled up. Without root, creating one is an error that says so.
 #![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
 
 use std::{fs, io};
@@ -37,7 +37,8 @@ fn a_full_disk_refuses_writes_and_a_freed_one_accepts_them() {
     assert!(!mounts.contains(&*folder.to_string_lossy()), "it is still mounted");
 }
 
-/// With every write on disk before its answer, Redis ends when there is no room; what it had answered is there when there is.
+/// A Redis that writes to disk before it replies exits when the disk is full. After space is freed
+/// and Redis restarts, every acknowledged write is there.
 #[tokio::test]
 async fn a_redis_with_a_full_disk_exits_and_restarts_with_its_data() {
     if !is_root() {

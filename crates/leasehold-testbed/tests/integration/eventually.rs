@@ -1,4 +1,4 @@
-//! `eventually` waits for what it should, no longer than it may, and says what it saw.
+//! `eventually` waits for its condition, at most until its bound, and reports the last observation.
 
 use std::{
     cell::Cell,

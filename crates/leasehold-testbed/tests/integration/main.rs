@@ -1,4 +1,4 @@
-//! The testbed itself: real servers that start, die, pause and are cut off as asked.
+//! Tests of the testbed itself: real servers start, die, pause and are partitioned as requested.
 
 mod actor;
 mod actor_clock;

@@ -1,4 +1,4 @@
-//! Somebody takes the port between our choice and the server's bind.
+//! Another process binds the port between the testbed's choice of it and the server's bind.
 
 use std::{
     io::{Read, Write},
@@ -13,8 +13,8 @@ use leasehold_testbed::{
     redis::{Redis, Reply, RespClient},
 };
 
-/// Redis, but in the last moment before the first start a thief takes the port, who answers PING
-/// just as Redis does.
+/// A Redis whose port another listener binds just before the first start. That listener answers
+/// PING as Redis does.
 struct RedisWithStolenPort {
     stolen_listener: Arc<Mutex<Option<TcpListener>>>,
 }
@@ -71,7 +71,8 @@ async fn a_stolen_port_is_replaced_and_the_thief_is_never_taken_for_the_server()
     let pid = format!("process_id:{}\r\n", server.pid().unwrap());
     assert!(info.contains(&pid), "the server that answers is ours: {info}");
 
-    // The control: a start that believes any answer would have been content with the thief.
+    // The control: a start that accepts any reply would have taken the other listener for the
+    // server.
     let mut client = RespClient::connect(stolen_addr).await.unwrap();
     let pong = client.command(&["PING"]).await.unwrap();
     assert_eq!(pong, Reply::Simple("PONG".to_owned()));

@@ -18,7 +18,8 @@ use leasehold_testbed::{
 use crate::common::is_alive;
 
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// Where the test process that is to be killed writes its server's process id.
+/// The environment variable that names the file into which the test process that is killed writes
+/// its server's process id.
 const REPORT_VARIABLE: &str = "LEASEHOLD_TESTBED_REPORT";
 
 async fn wait_until_gone(pids: &[u32]) {
@@ -53,7 +54,7 @@ async fn a_panicking_test_kills_its_server() {
 
 #[tokio::test]
 async fn child_processes_of_a_server_are_paused_and_killed_with_it() {
-    // Writing its file takes this one a second for each key, in a process of its own.
+    // This Redis writes its file in a child process, which needs a second for each key.
     let slow = ["--rdb-key-save-delay", "1000000"];
     let mut server = Redis::new().args(&slow).start().await.unwrap();
     let mut client = RespClient::connect(server.addr()).await.unwrap();
@@ -80,7 +81,8 @@ async fn a_server_outlives_the_thread_that_started_it() {
         let server = runtime.block_on(redis::start()).unwrap();
         (server, fs::read_link("/proc/thread-self").unwrap())
     };
-    // The kernel ties a child to the thread that spawned it: it must not be this one.
+    // The kernel ties a child to the thread that spawned it: the testbed must not spawn it in this
+    // one.
     let (server, thread) = thread::spawn(start).join().unwrap();
     let thread = Path::new("/proc").join(thread);
     eventually(TEST_TIMEOUT, || async { if thread.exists() { Err("the thread is still there") } else { Ok(()) } })
@@ -90,7 +92,7 @@ async fn a_server_outlives_the_thread_that_started_it() {
     assert_eq!(pong, Reply::Simple("PONG".to_owned()));
 }
 
-/// Runs twice: as the test, and, in a process of its own, as the test process that is killed.
+/// Runs in two processes: as the test, and as the test process that the test starts and kills.
 #[tokio::test]
 async fn a_killed_test_process_leaves_nothing_running() {
     if let Some(report) = env::var_os(REPORT_VARIABLE) {
@@ -102,7 +104,7 @@ async fn a_killed_test_process_leaves_nothing_running() {
     let mut victim = Command::new(env::current_exe().unwrap())
         .args(["--exact", "process_cleanup::a_killed_test_process_leaves_nothing_running"])
         .env(REPORT_VARIABLE, &report)
-        // What nobody is left to clean up goes with our own folder.
+        // The killed process cannot remove its server's folder; it is removed with ours.
         .env("TMPDIR", folder.path())
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -127,7 +129,7 @@ async fn run_until_killed(report: PathBuf) -> Result<(), Box<dyn Error>> {
     let draft = report.with_extension("draft");
     fs::write(&draft, pids.join("\n"))?;
     fs::rename(&draft, &report)?;
-    // Until it is killed; the bound is for the day when it is not.
+    // The process waits here until it is killed; the bound ends it if that fails.
     tokio::time::sleep(4 * TEST_TIMEOUT).await;
     Ok(())
 }

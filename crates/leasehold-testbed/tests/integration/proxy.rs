@@ -1,4 +1,4 @@
-//! The proxy does to a real connection to a real Redis what it says, at once and no more.
+//! Each rule of the proxy, on real connections to a real Redis: it takes effect at once.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::{
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A Redis, a proxy before it, a client through the proxy, and one that goes straight to Redis.
+/// A Redis, a proxy before it, a client of the proxy, and a client of Redis itself.
 async fn fixture() -> leasehold_testbed::Result<(Server, Proxy, RespClient, RespClient)> {
     let server = redis::start().await?;
     let proxy = Proxy::start(server.addr()).await?;
@@ -74,7 +74,7 @@ async fn cut_closes_all_connections_and_accepts_new_ones() {
     }
     let mut new = RespClient::connect(proxy.addr()).await.unwrap();
     assert_eq!(new.command(&["PING"]).await.unwrap(), Reply::Simple("PONG".to_owned()));
-    // What was sent after the cut never arrived.
+    // The command that was sent after the cut has not arrived.
     assert_eq!(direct.command(&["GET", "n"]).await.unwrap(), Reply::Nil);
 }
 
@@ -150,7 +150,7 @@ async fn delay_applies_to_both_directions_and_can_be_removed() {
     client.command(&["INCR", "n"]).await.unwrap();
     assert!(sent.elapsed() >= 2 * delay, "a lower bound, so that a slow machine does not matter");
 
-    // A chunk that is already held goes by the new delay.
+    // The new delay also applies to a chunk that is already held back.
     proxy.delay(Duration::from_secs(86_400));
     client.send(&["INCR", "n"]).await.unwrap();
     let mut client = client.timeout(SILENCE_TIMEOUT);
@@ -176,7 +176,7 @@ async fn dropped_replies_are_lost_although_the_requests_were_executed() {
     .await;
 
     proxy.drop_replies(false);
-    // The next reply must not pass for the lost one.
+    // The client must not take the next reply for the lost one.
     assert!(is_timed_out(&client.command(&["INCR", "n"]).await));
     wait_for_number(&mut direct, 2).await;
     assert_eq!(untouched.command(&["INCR", "n"]).await.unwrap(), Reply::Integer(3));
@@ -192,7 +192,7 @@ async fn cut_after_request_executes_one_request_and_drops_its_reply_and_connecti
     let outcome = client.command(&["INCR", "n"]).await;
     assert!(is_closed(&outcome), "{outcome:?}");
     wait_for_number(&mut direct, 1).await;
-    // Once only.
+    // The rule applies to one request only: the next one gets its reply.
     let mut again = RespClient::connect(proxy.addr()).await.unwrap();
     assert_eq!(again.command(&["INCR", "n"]).await.unwrap(), Reply::Integer(2));
     assert_eq!(again.command(&["INCR", "n"]).await.unwrap(), Reply::Integer(3));
@@ -211,7 +211,7 @@ async fn cut_after_request_waits_for_the_servers_reply() {
         if sent > before { Ok(sent) } else { Err("nothing was passed on") }
     })
     .await;
-    // What the client sends after that request is too late, whatever else changes meanwhile.
+    // Requests that the client sends after that one are not forwarded, even if the rules change.
     client.send(&["INCR", "n"]).await.unwrap();
     let mut client = client.timeout(SILENCE_TIMEOUT);
     for _ in 0..3 {
@@ -239,13 +239,13 @@ async fn cut_after_request_keeps_reading_until_the_server_closes() {
         if sent > 0 { Ok(()) } else { Err("nothing was passed on") }
     })
     .await;
-    // The server still has the request before it when the client is cut off by an earlier reply.
+    // The client is cut off by an earlier reply while the server still executes the request.
     server.write_all(b"to something else").await.unwrap();
     assert_eq!(timeout(TEST_TIMEOUT, client.read(&mut [0; 64])).await.unwrap().unwrap(), 0);
     let mut seen = Vec::new();
     timeout(TEST_TIMEOUT, server.read_to_end(&mut seen)).await.unwrap().unwrap();
     assert_eq!(seen, b"request");
-    // Whatever it has to say is listened to: a reset would end this.
+    // The proxy reads all further replies: a reset of the connection would abort the request.
     for _ in 0..3 {
         let before = proxy.counts().dropped_bytes;
         server.write_all(b"more").await.unwrap();
@@ -276,11 +276,11 @@ async fn held_back_bytes_are_bounded() {
     stream.read_exact(&mut [0; 7]).await.unwrap();
     let before = proxy.counts().request_bytes;
     proxy.freeze(true);
-    // Writes until there is no more room, in the proxy and in the sockets on the way.
+    // Writes until the proxy and all socket buffers are full.
     let (chunk, mut written) = (vec![b'x'; 64 * 1024], 0);
     while timeout(SILENCE_TIMEOUT, stream.writable()).await.is_ok() {
         written += stream.try_write(&chunk).unwrap_or(0);
-        assert!(written < 64 * 1024 * 1024, "the proxy takes whatever comes");
+        assert!(written < 64 * 1024 * 1024, "the proxy reads without a limit");
     }
     assert_eq!(proxy.counts().request_bytes, before);
 }

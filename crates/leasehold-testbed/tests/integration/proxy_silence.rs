@@ -1,4 +1,4 @@
-//! Connections that go silent, requests that arrive twice, and replies that name other servers.
+//! Silenced connections, duplicated requests, and replacements in replies.
 #![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold_testbed::{
 };
 
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// An answer that does not come within this does not come.
+/// A reply that has not arrived after this time counts as lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 
 async fn fixture() -> (Server, Proxy) {
@@ -35,15 +35,15 @@ async fn silenced_connections_receive_nothing_not_even_a_close() {
         proxy.silence_half(older);
         server.kill().unwrap();
         let mut silent = clients.remove(if older { 0 } else { 1 }).timeout(SILENCE_TIMEOUT);
-        let told = ping(&mut clients[0]).await.unwrap_err().to_string();
-        assert!(!told.contains("within"), "the other is told of the end: {told}");
+        let error = ping(&mut clients[0]).await.unwrap_err().to_string();
+        assert!(!error.contains("within"), "the connection should be closed: {error}");
         let mute = ping(&mut silent).await.unwrap_err().to_string();
-        assert!(mute.contains("within"), "nothing comes, not even the end: {mute}");
+        assert!(mute.contains("within"), "no bytes pass, and the client does not learn that the server closed: {mute}");
         server.restart(leasehold_testbed::Data::Keep).await.unwrap();
         ping(&mut RespClient::connect(proxy.addr()).await.unwrap()).await.unwrap();
         drop((clients, silent));
         eventually(TEST_TIMEOUT, || async {
-            if proxy.counts().open == 0 { Ok(()) } else { Err("one is kept for nobody") }
+            if proxy.counts().open == 0 { Ok(()) } else { Err("a connection is still open") }
         })
         .await;
     }

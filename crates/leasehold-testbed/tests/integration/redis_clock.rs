@@ -1,4 +1,4 @@
-//! A Redis whose wall clock is moved.
+//! A Redis whose wall clock a test sets.
 #![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A cluster finds itself, replaces a dead master, and moves slots while clients use them.
+//! A cluster replaces a dead master, and moves slots while clients use them.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn command_once(server: &Server, arguments: &[&str]) -> Reply {
     client(server).await.command(arguments).await.unwrap()
 }
 
-/// What a node answers for a key of `slot` that another node has.
+/// The reply of a node to a request for a key of `slot` that another node has: `MOVED` or `ASK`.
 fn redirect_error(kind: &str, slot: u16, node: &Server) -> Reply {
     Reply::Error(format!("{kind} {slot} 127.0.0.1:{}", node.port()))
 }
@@ -56,7 +56,7 @@ async fn a_replica_takes_over_the_slots_of_a_dead_master() {
     assert_eq!(command_once(&cluster.nodes()[new], &["GET", "{kept}lost"]).await, Reply::Nil);
     assert_eq!(command_once(&cluster.nodes()[new], &["SET", "kept", "w"]).await, ok());
 
-    // The old master comes back as a replica of the new one.
+    // The old master restarts as a replica of the new one.
     cluster.nodes_mut()[old].restart(Data::Keep).await.unwrap();
     cluster.wait_until_settled(TEST_TIMEOUT).await.unwrap();
     let mut replica = client(&cluster.nodes()[old]).await;
@@ -80,7 +80,8 @@ async fn a_slot_moves_with_its_keys() {
         redirect_error("MOVED", slot, &cluster.nodes()[from])
     );
 
-    // Half-way: the keys that are there are served, for others the new node is to be asked.
+    // During the migration the old node serves the keys that it still has, and replies ASK for
+    // others.
     let migration = cluster.begin_migration(slot, to).await.unwrap();
     assert_eq!((migration.slot, migration.from, migration.to), (slot, from, to));
     assert_eq!(source.command(&["GET", &keys[0]]).await.unwrap(), value("v"));
@@ -103,7 +104,7 @@ async fn a_slot_moves_with_its_keys() {
         assert_eq!(target.command(&["GET", key]).await.unwrap(), value("v"), "{key}");
     }
 
-    // And all at once, to the third and to where it is.
+    // In one call: to the third node, and then to the node that already has it.
     let third = (from + 2) % 3;
     cluster.migrate_slot(slot, third).await.unwrap();
     cluster.migrate_slot(slot, third).await.unwrap();

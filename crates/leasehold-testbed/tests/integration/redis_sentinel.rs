@@ -1,4 +1,4 @@
-//! Replicas follow, and Sentinels put one of them in a dead master's place.
+//! Replicas follow their master, and Sentinels promote one of them when it dies.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::time::Duration;
@@ -24,7 +24,8 @@ async fn client(server: &Server) -> RespClient {
     RespClient::connect(server.addr()).await.unwrap()
 }
 
-/// Waits until all that the master has is on `count` replicas, or a short while.
+/// Waits until `count` replicas have all of this client's writes, at most `milliseconds`. Returns
+/// how many have them.
 async fn wait_for_replicas(client: &mut RespClient, count: &str, milliseconds: &str) -> Reply {
     client.command(&["WAIT", count, milliseconds]).await.unwrap()
 }
@@ -51,7 +52,8 @@ async fn a_replica_authenticates_to_its_master() {
     assert_eq!(client.command(&["GET", "k"]).await.unwrap(), Reply::Nil);
 }
 
-/// Why [`SentinelSet::cut_replication`] does more than that.
+/// Pausing the replicas alone loses no write, so [`SentinelSet::cut_replication`] also makes the
+/// master drop its connections to them.
 #[tokio::test]
 async fn a_pause_alone_loses_no_write() {
     let mut master = redis::start().await.unwrap();
@@ -90,7 +92,7 @@ async fn sentinels_promote_a_replica_of_a_dead_master() {
     assert_eq!(after.command(&["GET", "kept"]).await.unwrap(), value("v"));
     assert_eq!(after.command(&["SET", "more", "v"]).await.unwrap(), ok());
 
-    // The old master comes back as a replica of the new one, and has lost its say.
+    // The old master restarts as a replica of the new one, and refuses writes.
     set.nodes_mut()[0].restart(Data::Keep).await.unwrap();
     set.wait_until_settled(TEST_TIMEOUT).await.unwrap();
     assert_eq!(set.master().await.unwrap(), new);

@@ -1,12 +1,13 @@
-//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
-//! Passwords and users, besides.
+//! Redis with TLS: a strict client accepts its certificate, and refuses that of another authority.
+//! And Redis with passwords and users.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::{fs, io, path::Path, sync::Arc};
 
 use leasehold_testbed::{
     Data,
-    redis::{Redis, Reply, RespClient, TlsRedis},
+    redis::{Redis, Reply, RespClient},
+    tls::TlsServer,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,8 +22,8 @@ use tokio_rustls::{
     },
 };
 
-/// Says PING to `host` over TLS, trusting only `ca`, and gives what comes back.
-async fn ping_over_tls(redis: &TlsRedis, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
+/// Sends PING to `host` over TLS, trusting only `ca`, and returns the reply.
+async fn ping_over_tls(redis: &TlsServer, host: &str, ca: &Path, with_certificate: bool) -> io::Result<String> {
     let mut trusted = RootCertStore::empty();
     trusted.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -54,14 +55,14 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     for host in ["127.0.0.1", "localhost"] {
         assert_eq!(ping_over_tls(&redis, host, &redis.ca, false).await.unwrap(), "+PONG\r\n");
     }
-    let stranger = ping_over_tls(&redis, "127.0.0.1", &other.ca, false).await.unwrap_err();
-    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
-    let misled = ping_over_tls(&redis, "example.org", &redis.ca, false).await.unwrap_err();
-    assert!(misled.to_string().contains("not valid for name"), "{misled}");
+    let other_ca = ping_over_tls(&redis, "127.0.0.1", &other.ca, false).await.unwrap_err();
+    assert!(other_ca.to_string().contains("invalid peer certificate"), "{other_ca}");
+    let wrong_host = ping_over_tls(&redis, "example.org", &redis.ca, false).await.unwrap_err();
+    assert!(wrong_host.to_string().contains("not valid for name"), "{wrong_host}");
     let plain = RespClient::connect(redis.server.addr()).await.unwrap().command(&["PING"]).await;
     assert!(plain.is_err(), "{plain:?}");
 
-    // A new machine still has the certificates that its clients know.
+    // After a wipe, the server still has the certificates that its clients know.
     let before = fs::read(&redis.ca).unwrap();
     redis.server.kill().unwrap();
     redis.server.restart(Data::Wipe).await.unwrap();
@@ -73,8 +74,8 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
 async fn a_server_may_require_a_client_certificate() {
     let redis = Redis::new().tls().require_client_certificates().start().await.unwrap();
     assert_eq!(ping_over_tls(&redis, "127.0.0.1", &redis.ca, true).await.unwrap(), "+PONG\r\n");
-    let nobody = ping_over_tls(&redis, "127.0.0.1", &redis.ca, false).await;
-    assert!(nobody.is_err(), "{nobody:?}");
+    let without_certificate = ping_over_tls(&redis, "127.0.0.1", &redis.ca, false).await;
+    assert!(without_certificate.is_err(), "{without_certificate:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Servers start, answer, fall silent, die and come back, on the port that they had.
+//! Servers start, respond, pause, die and restart, always on the same port.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
@@ -77,11 +77,11 @@ async fn a_killed_server_keeps_its_files_unless_wiped() {
 
 #[tokio::test]
 async fn stop_lets_a_server_save_its_data_and_kill_does_not() {
-    // This one writes its data only when it is asked to end.
+    // This Redis writes its data only at a clean shutdown.
     let mut server = Redis::new().args(&["--save", "3600 1"]).start().await.unwrap();
     let mut client = RespClient::connect(server.addr()).await.unwrap();
     client.command(&["SET", "saved", "v"]).await.unwrap();
-    // A paused server must hear of it, too.
+    // A paused server must also get the signal to shut down.
     server.pause().unwrap();
     server.stop().await.unwrap();
     server.restart(Data::Keep).await.unwrap();
@@ -102,7 +102,7 @@ async fn a_paused_server_does_not_respond_until_resumed() {
     let silence = client.command(&["INCR", "n"]).await;
     assert!(matches!(silence, Err(Error::TimedOut { .. })), "{silence:?}");
     server.resume().unwrap();
-    // It was only late: the very same connection gets the reply now.
+    // The reply was only delayed: it arrives on the same connection.
     let mut client = client.timeout(leasehold_testbed::TEST_TIMEOUT);
     assert_eq!(client.reply().await.unwrap(), Reply::Integer(1));
 }
@@ -111,9 +111,9 @@ async fn a_paused_server_does_not_respond_until_resumed() {
 async fn the_port_stays_reserved_while_the_server_is_down() {
     let mut server = redis::start().await.unwrap();
     server.kill().unwrap();
-    // An ordinary program that wants this very port without taking it by force.
-    let stranger = tokio::net::TcpSocket::new_v4().unwrap();
-    assert!(stranger.bind(server.addr()).is_err());
+    // Another program that tries to bind this port without SO_REUSEADDR.
+    let other_socket = tokio::net::TcpSocket::new_v4().unwrap();
+    assert!(other_socket.bind(server.addr()).is_err());
     server.restart(Data::Keep).await.unwrap();
 }
 
@@ -133,11 +133,11 @@ async fn a_server_runs_as_the_user_it_asks_for() {
     assert_eq!(process.uid(), folder.uid());
     let we_are_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     assert_eq!(we_are_root, process.uid() != fs::metadata("/proc/self").unwrap().uid());
-    let nobody = Redis::new().run_as("no-such-user").start().await;
-    assert_eq!(we_are_root, matches!(nobody, Err(Error::UnknownUser { .. })));
+    let unknown_user = Redis::new().run_as("no-such-user").start().await;
+    assert_eq!(we_are_root, matches!(unknown_user, Err(Error::UnknownUser { .. })));
 }
 
-/// A server whose program, or whose preparation, is something else.
+/// A server with any program and any steps that fill its data folder.
 struct CustomServer {
     binary: Binary,
     init_steps: Vec<InitStep>,

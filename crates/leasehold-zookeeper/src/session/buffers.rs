@@ -12,7 +12,7 @@ const MIN_READ: usize = 8 * 1024;
 /// A buffer that has grown beyond this is not kept.
 const MAX_KEPT: usize = 256 * 1024;
 
-/// Bytes from the server.
+/// Bytes that the server has sent, until whole frames are taken from them.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Waits for more. Its future may be dropped at any time.
+    /// Waits for more bytes from the server. The future may be dropped at any time.
     pub(super) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -39,7 +39,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The next frame, without its length, if it is complete.
+    /// Takes the next frame, without its length; `None` if it is not complete yet.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let rest = &self.bytes[self.start..];
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
@@ -70,16 +70,18 @@ impl SendBuffer {
         self.bytes.extend_from_slice(frame);
     }
 
-    /// How much is not written yet.
+    /// How many bytes are not written yet.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
+    /// Whether bytes must still be written or flushed.
     pub(super) fn has_pending(&self) -> bool {
         self.needs_flush || self.len() > 0
     }
 
-    /// Writes a part of it, or flushes what was written. Its future may be dropped at any time.
+    /// Writes some of the bytes, or flushes what was written. The future may be dropped at any
+    /// time.
     pub(super) async fn write_some(&mut self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.len() == 0 {
             writer.flush().await?;

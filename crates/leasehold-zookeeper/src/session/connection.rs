@@ -18,16 +18,16 @@ use crate::wire::{self, op, xid};
 
 /// The maximum number of requests that are received at once.
 const MAX_BATCH: usize = 64;
-/// While more than this is unwritten, no further request is received.
+/// While more bytes than this are unwritten, no further request is received from clients.
 const MAX_UNSENT: usize = 1024 * 1024;
 
-/// The source of requests.
+/// The commands of clients that the session's task has not processed yet.
 #[derive(Debug)]
 pub(super) struct CommandQueue {
     receiver: UnboundedReceiver<SessionCommand>,
-    /// Messages that were received, and are not processed yet.
+    /// Commands that were received from the channel together.
     pub(super) batch: Vec<SessionCommand>,
-    /// Whether more may come on this connection.
+    /// Whether more commands are received on this connection: until the session is being closed.
     pub(super) is_open: bool,
 }
 
@@ -61,27 +61,28 @@ impl Request {
     }
 }
 
-/// An event on a connection.
+/// What a session's task reacts to while it is connected.
 #[derive(Debug)]
 pub(super) enum ConnectionEvent {
     /// Bytes arrived.
     Received,
     /// Bytes were written.
     Written,
-    /// Requests arrived; if there are none, the last client was dropped.
+    /// Commands arrived in [`CommandQueue::batch`]; if that is empty, the last client was dropped.
     Commands,
-    /// The timer fired.
+    /// The time of [`Connection::set_alarm`] has come.
     Alarm,
 }
 
-/// A request that was sent.
+/// A request that was sent and not answered.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
+    /// The request's number on its connection.
     pub(super) xid: i32,
     pub(super) request: Request,
 }
 
-/// One connection.
+/// A connection to one server, with its buffers, its unanswered requests and its timer.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     reader: ReadHalf<S>,
@@ -94,7 +95,7 @@ pub(super) struct Connection<S> {
     pub(super) last_sent: Instant,
     /// Whether a ping is unanswered.
     pub(super) is_pinging: bool,
-    /// The number of the request to close the session.
+    /// The number of the request to close the session; `None` if it was not sent.
     pub(super) close_xid: Option<i32>,
     alarm: Pin<Box<Sleep>>,
 }
@@ -122,11 +123,11 @@ impl<S: ByteStream> Connection<S> {
 
     /// Waits for the next event. Bytes that have arrived come before the timer, so that a process
     /// that was stopped for a while does not blame the server for its own pause.
-    pub(super) async fn next_event(&mut self, intake: Option<&mut CommandQueue>) -> io::Result<ConnectionEvent> {
-        let receives = self.unsent.len() < MAX_UNSENT && intake.as_ref().is_some_and(|intake| intake.is_open);
+    pub(super) async fn next_event(&mut self, commands: Option<&mut CommandQueue>) -> io::Result<ConnectionEvent> {
+        let receives = self.unsent.len() < MAX_UNSENT && commands.as_ref().is_some_and(|commands| commands.is_open);
         let more = async {
-            match intake {
-                Some(intake) => intake.receiver.recv_many(&mut intake.batch, MAX_BATCH).await,
+            match commands {
+                Some(commands) => commands.receiver.recv_many(&mut commands.batch, MAX_BATCH).await,
                 None => pending().await,
             }
         };
@@ -139,13 +140,13 @@ impl<S: ByteStream> Connection<S> {
         }
     }
 
-    /// Sends a packet that has its number.
+    /// Sends a packet that already has its number.
     pub(super) fn send(&mut self, frame: &[u8]) {
         self.unsent.push(frame);
         self.last_sent = Instant::now();
     }
 
-    /// Numbers a request and sends it.
+    /// Numbers a request and sends it; returns the number.
     pub(super) fn send_request(&mut self, mut request: Request) -> i32 {
         self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
         let mut frame = std::mem::take(&mut request.frame);

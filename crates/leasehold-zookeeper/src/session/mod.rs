@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::types::{SessionId, SessionState};
 
-/// A message to the task.
+/// A message of a client or a watcher to the session's task.
 #[derive(Debug)]
 pub(crate) enum SessionCommand {
     /// A request to send.
@@ -51,26 +51,26 @@ pub(crate) enum SessionCommand {
     Unwatch { interest: WatchKind, path: String },
 }
 
-/// One request.
+/// A request that is sent over any connection of the session.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// The whole packet, without its number yet.
+    /// The whole packet, in which the request's number is not filled in yet.
     pub(crate) frame: Vec<u8>,
-    /// The watch that it sets.
+    /// The watch that the request sets, and its path; `None` if it sets none.
     pub(crate) watch: Option<(WatchKind, String)>,
-    /// The receiver of the reply; `None` if it is not needed.
+    /// Where the reply goes; `None` if no caller needs it.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
 }
 
 /// Opens a session with the first of these servers that responds.
-pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec<Server>) -> Result<Client> {
+pub(crate) async fn open<D: Transport>(settings: Settings, transport: D, servers: Vec<Server>) -> Result<Client> {
     let (requests, commands) = unbounded_channel();
     let (state, mut states) = watch::channel(SessionState::Disconnected);
     let changes: Arc<AtomicU64> = Arc::default();
     let mut session = Session {
         timeout: settings.session_timeout,
         settings,
-        transport: dial,
+        transport,
         servers: ServerRotation::new(servers),
         is_opened: false,
         started: Instant::now(),
@@ -92,29 +92,32 @@ pub(crate) async fn open<D: Transport>(settings: Settings, dial: D, servers: Vec
     Ok(client)
 }
 
-/// One session.
+/// A session, as its task keeps it.
 struct Session<D> {
     settings: Settings,
     transport: D,
     servers: ServerRotation,
-    /// Whether the user has it already.
+    /// Whether a server has opened the session.
     is_opened: bool,
     started: Instant,
+    /// The number by which the servers know the session; 0 before it is opened.
     id: i64,
+    /// What the servers require to resume the session on another connection.
     password: Vec<u8>,
-    /// How long it outlives its client, as granted by the server.
+    /// How long the session outlives its client, as granted by the server.
     timeout: Duration,
-    /// The newest transaction that a server has reported.
+    /// The number of the newest transaction that a server has reported.
     last_zxid: i64,
     /// When a server last sent data.
     last_heard: Instant,
     watches: Watches,
     state: watch::Sender<SessionState>,
+    /// How often the state has changed.
     changes: Arc<AtomicU64>,
 }
 
 impl<D: Transport> Session<D> {
-    /// The longest time without data from a server.
+    /// The longest time without data from a server before another one is tried.
     fn max_silence(&self) -> Duration {
         let most = self.timeout * 2 / 3;
         self.settings.connection_timeout.map_or(most, |timeout| timeout.min(most))
@@ -137,10 +140,10 @@ impl<D: Transport> Session<D> {
 
     /// Serves the session until its end.
     async fn run(mut self, mut connection: Connection<D::Stream>, commands: UnboundedReceiver<SessionCommand>) {
-        let mut intake = CommandQueue::new(commands);
+        let mut queue = CommandQueue::new(commands);
         let why = loop {
             let since = Instant::now();
-            let why = self.serve(&mut connection, &mut intake).await;
+            let why = self.serve(&mut connection, &mut queue).await;
             tracing::debug!(session = %SessionId(self.id), %why, "the connection is over");
             if why.ends_session() {
                 connection.fail(&why);
@@ -156,11 +159,11 @@ impl<D: Transport> Session<D> {
             };
             self.set_state(SessionState::SyncConnected);
         };
-        self.finish(&why, intake);
+        self.finish(&why, queue);
     }
 
     /// Notifies all pending requests and watchers that the session is over.
-    fn finish(self, why: &Error, intake: CommandQueue) {
+    fn finish(self, why: &Error, queue: CommandQueue) {
         let state = match why {
             Error::AuthFailed => SessionState::AuthFailed,
             Error::ClientClosed => SessionState::Closed,
@@ -168,7 +171,7 @@ impl<D: Transport> Session<D> {
         };
         tracing::debug!(session = %SessionId(self.id), ?state, "the session is over");
         self.set_state(state);
-        intake.fail_all(&state.error());
+        queue.fail_all(&state.error());
         // Dropping the watches drops their senders, which notifies each watcher.
     }
 }

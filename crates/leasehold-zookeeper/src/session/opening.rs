@@ -43,7 +43,7 @@ impl<D: Transport> Session<D> {
         }
     }
 
-    /// Tries one server.
+    /// Connects to one server, and opens or resumes the session there.
     async fn try_server(&mut self, server: &Server) -> Result<Connection<D::Stream>> {
         let until = self.deadline().min(Instant::now() + self.max_silence());
         let dialed = tokio::time::timeout_at(until, self.transport.connect(server)).await;
@@ -61,7 +61,7 @@ impl<D: Transport> Session<D> {
     /// Resumes this session, or requests a new one.
     async fn open_session(&mut self, connection: &mut Connection<D::Stream>) -> Result<()> {
         if !self.is_opened {
-            // A session that an earlier attempt may have opened expires.
+            // An earlier attempt may have opened a session whose reply was lost: that one expires.
             (self.id, self.password) = (0, vec![0; 16]);
         }
         let timeout = i32::try_from(self.settings.session_timeout.as_millis()).unwrap_or(i32::MAX);
@@ -101,7 +101,7 @@ impl<D: Transport> Session<D> {
         Ok(())
     }
 
-    /// The SASL exchange.
+    /// Logs in by SASL, if that is configured.
     #[cfg(feature = "sasl")]
     async fn log_in(&mut self, connection: &mut Connection<D::Stream>) -> Result<()> {
         let Some(options) = &self.settings.sasl else { return Ok(()) };

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use crate::address::Server;
 
-/// The first pause.
+/// The pause after the first round in which no server could be used.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause.
+/// The longest pause between two rounds.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// The servers, one after the other.
+/// The servers of the list, which are tried in rounds: each once, one after the other.
 #[derive(Debug)]
 pub(super) struct ServerRotation {
     servers: Vec<Server>,
     next: usize,
-    /// How many of this round were not tried yet.
+    /// How many servers of this round were not tried yet.
     remaining: usize,
+    /// The last pause; zero before the first, and after a connection that lasted.
     pause: Duration,
 }
 
@@ -29,7 +30,7 @@ impl ServerRotation {
         self.remaining = self.servers.len();
     }
 
-    /// The next server of the round.
+    /// The next server of the round; `None` if each was tried.
     pub(super) fn next(&mut self) -> Option<Server> {
         self.remaining = self.remaining.checked_sub(1)?;
         let server = self.servers.get(self.next)?.clone();
@@ -37,15 +38,16 @@ impl ServerRotation {
         Some(server)
     }
 
-    /// Pause before the next round: doubled each time, and never a large part of a session.
+    /// The pause before the next round: doubled each time, and at most a tenth of the session
+    /// timeout.
     pub(super) fn pause(&mut self, timeout: Duration) -> Duration {
         self.pause = (self.pause * 2).clamp(MIN_PAUSE, MAX_PAUSE).min(timeout / 10);
         self.pause
     }
 
-    /// Pause after a connection that lasted this long: none, if it lasted for a while. Servers may
-    /// accept connections and soon close each of them, so a short connection does not reset the
-    /// back-off.
+    /// The pause after a connection that lasted this long: none after at least [`MAX_PAUSE`].
+    /// Servers may accept connections and soon close each of them, so a short connection does not
+    /// reset the back-off.
     pub(super) fn pause_after(&mut self, lasted: Duration, timeout: Duration) -> Duration {
         if lasted < MAX_PAUSE {
             return self.pause(timeout);

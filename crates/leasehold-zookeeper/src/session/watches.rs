@@ -22,7 +22,8 @@ pub(crate) enum WatchKind {
 }
 
 impl WatchKind {
-    /// The servers' number for the list that has this watch: the first two share one.
+    /// The protocol's number for the list in which a server has this watch: 2 for a node's data,
+    /// which includes its existence, and 1 for its children.
     pub(super) fn watcher_type(self) -> i32 {
         if self == Self::Children { 1 } else { 2 }
     }
@@ -33,10 +34,11 @@ type Watchers = Vec<oneshot::Sender<WatchedEvent>>;
 /// The watchers of one node.
 #[derive(Debug, Default)]
 struct NodeWatchers {
-    /// The node existed when they began.
+    /// Watchers of the data, set when the node existed.
     data: Watchers,
-    /// The node did not exist.
+    /// Watchers of the creation, set when the node did not exist.
     absent: Watchers,
+    /// Watchers of the list of children.
     children: Watchers,
 }
 
@@ -53,20 +55,21 @@ impl Watches {
         Self { nodes: HashMap::new(), commands: session, state }
     }
 
-    /// Adds a watcher: the server watches a node, which exists or not.
-    pub(super) fn add(&mut self, interest: WatchKind, path: String, there: bool) -> OneshotWatcher {
+    /// Adds a watcher of a node. `node_exists`: whether the node existed when the server set the
+    /// watch.
+    pub(super) fn add(&mut self, interest: WatchKind, path: String, node_exists: bool) -> OneshotWatcher {
         let (sender, receiver) = oneshot::channel();
         let node = self.nodes.entry(path.clone()).or_default();
         let watchers = match interest {
             WatchKind::Children => &mut node.children,
-            _ if there => &mut node.data,
+            _ if node_exists => &mut node.data,
             _ => &mut node.absent,
         };
         watchers.push(sender);
         OneshotWatcher::new(receiver, (interest, path), self.commands.clone(), self.state.clone())
     }
 
-    /// Delivers an event of the server, which ends the watches that it belongs to.
+    /// Delivers an event of the server to the watchers that wait for it, and removes them.
     pub(super) fn deliver(&mut self, event_type: EventType, path: &str) {
         let Some(node) = self.nodes.get_mut(path) else { return };
         let mut notified = Watchers::new();
@@ -85,7 +88,8 @@ impl Watches {
         }
     }
 
-    /// Removes dropped watchers. `true`: the server's watch has no other.
+    /// Removes dropped watchers of a node. `true` if the server's watch is no longer needed: some
+    /// were removed, and none is left.
     pub(super) fn remove_dropped(&mut self, interest: WatchKind, path: &str) -> bool {
         let Some(node) = self.nodes.get_mut(path) else { return false };
         let lists: &mut [&mut Watchers] = match interest {
@@ -108,7 +112,7 @@ impl Watches {
         }
     }
 
-    /// All watched paths, for the next server.
+    /// All watched paths, to be watched again at the next server.
     pub(super) fn watched_paths(&self) -> WatchedPaths<'_> {
         let mut watched = WatchedPaths::default();
         for (path, node) in &self.nodes {

@@ -16,11 +16,14 @@ use crate::session::{self, Settings};
 use crate::transport::Transport;
 use crate::wire::{op, xid};
 
+/// The session timeout that tests request and grant.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
+/// The session's number, as the scripted servers assign it.
 pub(super) const ID: i64 = 0x1234;
+/// The session's password, as the scripted servers assign it.
 pub(super) const PASSWORD: [u8; 16] = [7; 16];
 
-/// Gives the other end of each connection to the test.
+/// Connects in memory, and gives the server's end of each connection to the test.
 struct TestTransport(UnboundedSender<Peer>);
 
 impl Transport for TestTransport {
@@ -34,16 +37,16 @@ impl Transport for TestTransport {
     }
 }
 
-/// All servers.
+/// The connections that a client opens, to any of its servers.
 pub(super) struct Ensemble(UnboundedReceiver<Peer>);
 
 impl Ensemble {
-    /// The next connection.
+    /// Waits for the next connection.
     pub(super) async fn next(&mut self) -> Peer {
         self.0.recv().await.expect("a session that connects")
     }
 
-    /// The next connection, with its session opened.
+    /// Waits for the next connection, and opens the session on it.
     pub(super) async fn next_session(&mut self) -> Peer {
         let mut peer = self.next().await;
         peer.accept_session().await;
@@ -63,18 +66,19 @@ pub(super) fn open(settings: Settings, servers: &str) -> (JoinHandle<Result<Clie
     (tokio::spawn(session::open(settings, TestTransport(sender), servers)), Ensemble(peers))
 }
 
-/// An open session, and its connection.
+/// Opens a session with one of these servers; returns the server's end of its connection, too.
 pub(super) async fn open_connected(servers: &str) -> (Client, Peer, Ensemble) {
     let (opening, mut ensemble) = open(settings(), servers);
     let peer = ensemble.next_session().await;
     (opening.await.expect("no panic").expect("a session"), peer, ensemble)
 }
 
-/// One connection.
+/// The server's end of one connection.
 pub(super) struct Peer {
+    /// The host that the client has connected to.
     pub(super) host: String,
     pub(super) stream: DuplexStream,
-    /// When it was opened.
+    /// When the connection was opened.
     pub(super) opened_at: Instant,
 }
 
@@ -101,6 +105,7 @@ impl Packet {
 }
 
 impl Peer {
+    /// Reads one frame of the client, without its length.
     pub(super) async fn frame(&mut self) -> io::Result<Vec<u8>> {
         let length = self.stream.read_i32().await?;
         let mut frame = vec![0; usize::try_from(length).expect("a length")];
@@ -113,7 +118,7 @@ impl Peer {
     }
 
     pub(super) async fn read_connect_request(&mut self) -> ConnectRequest {
-        let frame = self.frame().await.expect("a hello");
+        let frame = self.frame().await.expect("a connect request");
         let mut reader = Reader::new(&frame);
         let _ = reader.int().expect("the protocol");
         let last_zxid = reader.long().expect("a zxid");
@@ -125,7 +130,7 @@ impl Peer {
         }
     }
 
-    /// Answers the first packet; a timeout of 0 means that the session is over.
+    /// Replies to the client's first packet; a timeout of 0 tells it that the session is over.
     pub(super) async fn send_connect_response(&mut self, timeout: Duration) {
         let mut writer = Writer::new();
         writer.int(0);
@@ -137,11 +142,12 @@ impl Peer {
     }
 
     pub(super) async fn accept_session(&mut self) -> ConnectRequest {
-        let hello = self.read_connect_request().await;
+        let request = self.read_connect_request().await;
         self.send_connect_response(TIMEOUT).await;
-        hello
+        request
     }
 
+    /// Reads the client's next packet after the first.
     pub(super) async fn packet(&mut self) -> Packet {
         let frame = self.frame().await.expect("a packet");
         let mut reader = Reader::new(&frame);
@@ -149,7 +155,7 @@ impl Peer {
         Packet { xid, op, body: frame[8..].to_vec() }
     }
 
-    /// The next packet, which is of this kind.
+    /// Reads the client's next packet, which must be of the kind `op`.
     pub(super) async fn expect(&mut self, op: i32) -> Packet {
         let packet = self.packet().await;
         assert_eq!(packet.op, op, "{packet:?}");
@@ -171,7 +177,7 @@ impl Peer {
         self.send(writer).await;
     }
 
-    /// Sends an event: 1 created, 2 deleted, 3 data, 4 children.
+    /// Sends a watch's event: 1 created, 2 deleted, 3 data set, 4 children changed.
     pub(super) async fn send_event(&mut self, event: i32, path: &str) {
         self.reply(xid::EVENT, -1, 0, |writer| {
             writer.int(event);
@@ -188,7 +194,7 @@ impl Peer {
     }
 }
 
-/// A node's stat of which only the transaction matters.
+/// Writes a node's stat with `czxid` for each transaction, and 0 for all else.
 pub(super) fn stat(writer: &mut Writer, czxid: i64) {
     (0..4).for_each(|_| writer.long(czxid));
     (0..3).for_each(|_| writer.int(0));

@@ -84,7 +84,7 @@ async fn a_session_without_any_server_expires() {
         loop {
             let peer = ensemble.next().await;
             tried += 1;
-            // One refuses, and the other hangs for a while.
+            // Server `a` closes the connection at once, and `b` hangs for a second first.
             if peer.host == "b" {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

@@ -47,7 +47,7 @@ pub(super) async fn check_every_operation(url: &str) {
     let failed = one.get_or_load("k", || async { Err::<Option<String>, _>("down") }).await;
     assert!(failed.is_err());
     assert_eq!(read(&b, &db).await, "v3");
-    // Both clients see the cached absence.
+    // Both clients get "not found" from the cache.
     let before = one.stats().loads + two.stats().loads;
     for cache in [&two, &one, &two] {
         let nothing = || async { Ok::<Option<String>, &str>(None) };

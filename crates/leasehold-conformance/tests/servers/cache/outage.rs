@@ -183,7 +183,8 @@ async fn a_writer_whose_reply_is_lost_leaves_no_mark() {
     wait_for_hit(&reads, &db, "v1").await;
 }
 
-/// The same for a writer that is cancelled before the reply.
+/// A writer that is cancelled before the reply to BeginWrite removes the mark that Redis may have
+/// set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_cancelled_before_its_reply_leaves_no_mark() {
     let server = redis::start().await.expect("a Redis");

@@ -106,7 +106,7 @@ async fn a_load_past_its_lease_is_taken_over_and_its_caller_still_served() {
         assert_eq!(read(&quick, &db).await, "v1");
         gate.open();
         assert_eq!(late.await.expect("a reader"), "v1", "no write happened, so the loaded value is current");
-        // The same with a write in between.
+        // A load outlives its lease, and a writer commits before it ends.
         write(&quick, &db, "v2").await;
         let gate = db.pause_next_at(PausePoint::Loaded);
         let late = spawn_read(&slow, &db);
@@ -206,7 +206,7 @@ async fn a_late_value_is_rejected_though_the_tombstone_was_evicted() {
     assert_eq!(read_after_late_counter_store(true).await, "v1", "the control");
 }
 
-/// The same with evictions by a Redis that has reached maxmemory.
+/// A Redis that has reached maxmemory evicts keys: readers load again, and get no stale value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn evictions_by_a_full_server_cost_only_loads() {
     const ROUNDS: u32 = if cfg!(feature = "nightly") { 5 } else { 3 };

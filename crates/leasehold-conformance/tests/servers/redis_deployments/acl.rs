@@ -143,8 +143,8 @@ async fn the_full_acl_is_enough_for_everything() {
     let view = two.inspect("a").await.expect("a view");
     two.request_release("a", view.holders[0].claim, "").await.expect("a request").expect("the claim holds the lock");
     tokio::time::timeout(TEST_TIMEOUT, held.release_requested()).await.expect("the holder learns of the request");
-    let evicted = two.force_release("a", view.holders[0].claim).await.expect("an eviction");
-    assert!(evicted.fence_token > Some(held.token()));
+    let force_released = two.force_release("a", view.holders[0].claim).await.expect("a force release");
+    assert!(force_released.fence_token > Some(held.token()));
     assert_eq!(within_bound("the holder learns of the loss", held.lost()).await, LostReason::Revoked);
     assert_eq!(queue.wait_all_served().await.0, numbers_up_to(1));
     let mut observer = two.election("b").observe().expect("an observer");

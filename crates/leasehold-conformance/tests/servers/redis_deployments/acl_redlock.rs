@@ -40,11 +40,11 @@ async fn use_every_redlock_operation(one: &Locks, two: &Locks) {
     assert!(two.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_released(again).await;
     assert_released(held).await;
-    with_a_lease(async |ttl| is_renewed_and_evicted(one, two, ttl).await).await;
+    with_a_lease(async |ttl| is_renewed_and_force_released(one, two, ttl).await).await;
 }
 
-/// Returns `false` if the lease expired before it was renewed or evicted.
-async fn is_renewed_and_evicted(one: &Locks, two: &Locks, ttl: Duration) -> bool {
+/// Returns `false` if the lease expired before it was renewed or force-released.
+async fn is_renewed_and_force_released(one: &Locks, two: &Locks, ttl: Duration) -> bool {
     let name = format!("b{}", ttl.as_secs());
     let kept = match one.mutex(&name).ttl(ttl).lock().await {
         Err(error) if error.kind() == ErrorKind::Unavailable => return false,
@@ -57,7 +57,7 @@ async fn is_renewed_and_evicted(one: &Locks, two: &Locks, ttl: Duration) -> bool
     let waiting = tokio::spawn(async move { mutex.lock().await });
     let view = two.inspect(&name).await.expect("a view");
     if let Some(holder) = view.holders.first() {
-        two.force_release(&name, holder.claim).await.expect("an eviction");
+        two.force_release(&name, holder.claim).await.expect("a force release");
     }
     let reason = within_bound("the holder learns of the loss", kept.lost()).await;
     if reason == LostReason::Expired {

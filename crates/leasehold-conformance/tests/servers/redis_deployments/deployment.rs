@@ -119,7 +119,8 @@ impl WaiterQueue {
         assert!(self.try_add_waiter(locks, name).await, "a waiter was served before all waited");
     }
 
-    /// The same, but returns `false` if a waiter was served first.
+    /// Adds a waiter at the end and returns `true` when it waits; `false` if a waiter was served
+    /// first.
     pub(crate) async fn try_add_waiter(&mut self, locks: &Locks, name: &str) -> bool {
         let served_before = self.grants.lock().expect("no panic").len();
         let before = locks.inspect(name).await.expect("a view").waiters.len();

@@ -12,7 +12,7 @@ use leasehold_testbed::{Server, WallClock, eventually, redis};
 use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, raw_command, text};
 use crate::redis_faults::fixture::claim;
 
-/// Further ahead than a lease lasts, in seconds.
+/// How far the other server's clock is ahead, in seconds: more than a lease lasts.
 const AHEAD: i64 = 2 * LONG_TTL.as_secs() as i64;
 
 /// An engine without a keeper.
@@ -45,7 +45,7 @@ async fn assert_renewed(engine: &Arc<dyn Engine>, claims: &[&Arc<Claim>]) {
     assert!(answers.iter().all(|answer| matches!(answer, RenewReply::Renewed(_))), "{answers:?}");
 }
 
-/// A wall clock that is ahead.
+/// A wall clock that is [`AHEAD`].
 fn clock_ahead() -> WallClock {
     let clock = WallClock::new().expect("a clock");
     clock.set_offset(AHEAD).expect("a moved clock");
@@ -96,7 +96,7 @@ async fn leases_survive_a_failover_to_a_replica_whose_clock_is_ahead() {
     let clock = clock_ahead();
     let master = redis::start().await.expect("a master");
     let replica = redis::replica_of(&master).clock(&clock).start().await.expect("a replica");
-    let scene = HeldLeases::new(&open_engine(&master).await).await;
+    let leases = HeldLeases::new(&open_engine(&master).await).await;
     eventually(TEST_TIMEOUT, || async {
         let offsets = (replication_offset(&master).await, replication_offset(&replica).await);
         if offsets.0 == offsets.1 { Ok(()) } else { Err(format!("{offsets:?}")) }
@@ -104,7 +104,7 @@ async fn leases_survive_a_failover_to_a_replica_whose_clock_is_ahead() {
     .await;
     raw_command(replica.addr(), &["REPLICAOF", "NO", "ONE"]).await;
     let engine = open_engine(&replica).await;
-    scene.assert_still_held(&engine).await;
+    leases.assert_still_held(&engine).await;
     // Leases that are not renewed expire by this server's clock.
     clock.set_offset(AHEAD + LONG_TTL.as_secs() as i64 + 1).expect("a moved clock");
     for name in ["alone", "shared", "many 3"] {

@@ -130,10 +130,10 @@ async fn an_owner_does_not_re_enter_on_an_outdated_hold() {
     assert!(again.is_none(), "re-entered a released hold while {held:?}: {again:?}");
 }
 
-/// During the cool-down the record may lack holders, so an eviction suggests no fence token: the
-/// token would reject them. After the cool-down the record is complete.
+/// During the cool-down the record may lack holders, so a force release suggests no fence token:
+/// the token would reject them. After the cool-down the record is complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_eviction_during_the_cool_down_advises_no_token() {
+async fn a_force_release_during_the_cool_down_advises_no_token() {
     let time = ManualTime::new();
     let kept = time.redis_config().args(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut server = kept.start().await.expect("a server");
@@ -146,10 +146,15 @@ async fn an_eviction_during_the_cool_down_advises_no_token() {
             server.kill().expect("killed");
             server.restart(Data::Keep).await.expect("restarted");
         }
-        let evicted = eventually(TEST_TIMEOUT, || async { locks.force_release("a", guard.claim_id()).await }).await;
-        assert!(evicted.contender.is_some(), "the claim was on record");
-        assert_eq!(evicted.fence_token.is_some_and(|token| token > guard.token()), suggests_token, "{evicted:?}");
-        assert_eq!(evicted.fence_token.is_some(), suggests_token, "{evicted:?}");
+        let force_released =
+            eventually(TEST_TIMEOUT, || async { locks.force_release("a", guard.claim_id()).await }).await;
+        assert!(force_released.contender.is_some(), "the claim was on record");
+        assert_eq!(
+            force_released.fence_token.is_some_and(|token| token > guard.token()),
+            suggests_token,
+            "{force_released:?}"
+        );
+        assert_eq!(force_released.fence_token.is_some(), suggests_token, "{force_released:?}");
         if restarts {
             pass_cool_down(&time);
         }

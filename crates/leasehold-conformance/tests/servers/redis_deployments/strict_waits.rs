@@ -11,7 +11,7 @@ use crate::redis_deployments::deployment::{
     TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, text, until_answering, until_waiting, within_bound,
 };
 
-/// The longest lease, and the TTL in use.
+/// The longest lease that any client may have: the length of the cool-down.
 const LONGEST_LEASE: Duration = Duration::from_secs(8);
 const TTL: Duration = Duration::from_secs(8);
 
@@ -189,7 +189,8 @@ async fn a_reinstated_master_cools_down_too() {
     assert_cool_down_waited(&next, set.nodes()[0].addr(), None, killed).await;
 }
 
-/// The same in a cluster: each slot has its own epoch record, written before the first lock.
+/// A fail-over of a cluster's master that loses data never makes two holders: each slot has its own
+/// epoch record, written before the first lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lossy_cluster_failover_never_makes_two_holders() {
     let mut cluster = Cluster::start(3, 1).await.expect("a cluster");

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use crate::redis_faults::fixture::{Fixture, claim};
 
+/// The TTL of all leases, in seconds.
 const TTL: i64 = LONG_TTL.as_secs() as i64;
-/// Far longer than a lease.
+/// How far the server's clock is set back, in seconds: far longer than a lease.
 const BACK: i64 = -100 * TTL;
 
 async fn fixture() -> (Fixture, WallClock) {

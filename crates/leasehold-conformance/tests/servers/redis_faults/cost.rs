@@ -105,7 +105,7 @@ async fn a_hand_off_reaches_one_client() {
     until_waiting(&holder, "a", 1).await;
     let waits_behind = spawn_lock(&second, "a");
     until_waiting(&holder, "a", 2).await;
-    // Both clients have received all earlier replies, because these come after them.
+    // These replies come after all earlier ones, so both clients have received those.
     for locks in [&first, &second] {
         inspect(locks, "a").await;
     }

@@ -77,7 +77,7 @@ async fn the_grant_of_a_stopped_waiter_expires() {
     until_empty(&locks).await;
 }
 
-/// The same on a clock that the test moves: the grant lasts exactly until the TTL ends.
+/// A stopped waiter's grant, on a clock that the test moves, lasts exactly until the TTL ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_grant_of_a_waiter_that_stands_still_lasts_for_its_ttl() {
     let time = ManualTime::new();
@@ -101,7 +101,7 @@ async fn the_grant_of_a_waiter_that_stands_still_lasts_for_its_ttl() {
     let next = time.advance_until_granted(behind).await;
     assert!(next.token() > before);
     release(next).await;
-    // Its own clock was not moved, so it would consider the grant still valid.
+    // The stopped waiter's own clock was not moved, so it would consider the grant still valid.
     stopped.process().sigkill().expect("a killed process");
 }
 
@@ -178,7 +178,8 @@ async fn the_next_waiter_watches_the_lease_when_the_first_has_left() {
     release(death.clock.advance_until_granted(stays).await).await;
 }
 
-/// The same when the first waiter is force-released.
+/// The first waiter is force-released before the dead holder's lease ends: the next one then
+/// watches the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_waiter_watches_the_lease_when_the_first_was_force_released() {
     let mut death = DyingHolder::new().await;
@@ -190,7 +191,7 @@ async fn the_next_waiter_watches_the_lease_when_the_first_was_force_released() {
     until_waiting(&death.locks, "a", 2).await;
     first.process().sigstop().expect("a stopped process");
     let claim = inspect(&death.locks, "a").await.waiters[0].claim;
-    assert!(death.locks.force_release("a", claim).await.expect("an eviction").contender.is_some());
+    assert!(death.locks.force_release("a", claim).await.expect("a force release").contender.is_some());
     death.kill(1).await;
     release(death.clock.advance_until_granted(stays).await).await;
 }

@@ -27,7 +27,7 @@ async fn locks_with_different_prefixes_are_independent() {
     for key in fixture.keys().await {
         assert!(["one:", "two:", "leasehold:", "*:"].iter().any(|prefix| key.starts_with(prefix)), "{key}");
     }
-    // An eviction, a wait and a hand-off under one prefix do not affect the others.
+    // A force release, a wait and a hand-off under one prefix do not affect the others.
     let waits = spawn_lock(&two, "a");
     until_waiting(&two, "a", 1).await;
     assert!(inspect(&one, "a").await.waiters.is_empty());
@@ -63,7 +63,7 @@ async fn locks_in_different_databases_are_independent() {
     release(in_zero).await;
     let in_zero = await_guard(waits_in_zero).await;
     assert!(in_one.is_held());
-    // The same after a reconnect.
+    // After a reconnect, each message still reaches only its client.
     assert_eq!(fixture.kill_connections().await, 4);
     let waits_in_one = spawn_lock(&by_option, "a");
     leasehold_testbed::eventually(TEST_TIMEOUT, || async { one.inspect("a").await.map(drop) }).await;

@@ -10,8 +10,8 @@ use leasehold_testbed::eventually;
 use crate::redis_faults::fixture::{Fixture, await_guard, inspect, release, spawn_lock, until_empty, until_waiting};
 use crate::redis_faults::manual_time::{LONGER, ManualTime, pass_and_renew, patient_client};
 
-/// Uses every feature: locks that are held, released, awaited, contended, evicted, re-entered and
-/// renewed in groups.
+/// Uses every feature: locks that are held, released, awaited, contended, force-released,
+/// re-entered and renewed in groups.
 async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     let owner = Owner::new();
     let mutex = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
@@ -28,17 +28,17 @@ async fn use_every_feature(locks: &Locks, other: &Locks, time: &ManualTime) {
     until_waiting(locks, "semaphore", 1).await;
     release(permits).await;
     let handed = await_guard(waits).await;
-    let evicted = locks.mutex("evicted").lock().await.expect("a lock");
-    let claim = inspect(other, "evicted").await.holders[0].claim;
-    other.force_release("evicted", claim).await.expect("an eviction");
-    evicted.lost().await;
-    other.force_release("never acquired", claim).await.expect("evicting an unknown claim");
+    let force_released = locks.mutex("force-released").lock().await.expect("a lock");
+    let claim = inspect(other, "force-released").await.holders[0].claim;
+    other.force_release("force-released", claim).await.expect("a force release");
+    force_released.lost().await;
+    other.force_release("never acquired", claim).await.expect("force-releasing an unknown claim");
     let mut many = Vec::new();
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
     }
     pass_and_renew(&many, |by| time.advance(by)).await;
-    drop((mutex, again, read, also, all, handed, evicted, many));
+    drop((mutex, again, read, also, all, handed, force_released, many));
     locks.flush().await.expect("all released");
     other.flush().await.expect("all released");
 }
@@ -111,7 +111,7 @@ async fn a_dropped_client_leaves_no_claims_behind() {
     }
 }
 
-/// The same while the connection is down: nothing remains for longer than a TTL.
+/// A client is dropped while its connection is down: nothing of it remains for longer than a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_dropped_while_disconnected_leaves_no_claims_after_a_ttl() {
     let ttl = Duration::from_secs(1);

@@ -21,8 +21,8 @@ async fn acquire(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Token {
     }
 }
 
-/// A client that tries, leaves or evicts does not shorten the record's retention: the record
-/// outlives every lease in it.
+/// A client that tries, leaves or force-releases does not shorten the record's retention: the
+/// record outlives every lease in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_outlives_its_longest_lease() {
     let time = ManualTime::new();
@@ -39,7 +39,7 @@ async fn a_record_outlives_its_longest_lease() {
         }
     };
     lives("acquired").await;
-    for what in ["tried", "left", "waited", "evicted"] {
+    for what in ["tried", "left", "waited", "force-released"] {
         // Longer than half the retention since the expiry was last set.
         time.advance(Duration::from_secs(2));
         let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, LONG_TTL / 2);
@@ -56,16 +56,16 @@ async fn a_record_outlives_its_longest_lease() {
             }
             _ => {
                 let name = LockName::new("a").expect("a name");
-                let evicted =
+                let force_released =
                     Arc::clone(&engine).force_release(name, short.id, String::new()).await.expect("an answer");
-                assert!(evicted.contender.is_none());
+                assert!(force_released.contender.is_none());
             }
         }
         lives(what).await;
     }
 }
 
-/// The same at the client level: a `try_lock` by another client does not end the holder's lease.
+/// A `try_lock` by another client, with a short retention, does not end the holder's lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_does_not_end_anothers_lease() {
     let time = ManualTime::new();

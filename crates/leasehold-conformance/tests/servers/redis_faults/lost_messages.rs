@@ -35,8 +35,8 @@ async fn a_grant_message_lost_with_the_connection_is_recovered() {
     release(got).await;
 }
 
-/// A waiter is evicted while its client is disconnected, so no message reaches it. Its call still
-/// fails, and it does not queue again.
+/// A waiter is force-released while its client is disconnected, so no message reaches it. Its call
+/// still fails, and it does not queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_force_released_while_disconnected_learns_of_it_at_its_next_heartbeat() {
     let fixture = Fixture::shared().await;
@@ -45,19 +45,19 @@ async fn a_waiter_force_released_while_disconnected_learns_of_it_at_its_next_hea
     let held = locks.mutex("a").lock().await.expect("a lock");
     let waits = spawn_lock(&far, "a");
     until_waiting(&locks, "a", 1).await;
-    let evicted = inspect(&locks, "a").await.waiters[0].claim;
+    let force_released = inspect(&locks, "a").await.waiters[0].claim;
     proxy.refuse(true);
     proxy.cut();
-    assert!(locks.force_release("a", evicted).await.expect("an eviction").contender.is_some());
+    assert!(locks.force_release("a", force_released).await.expect("a force release").contender.is_some());
     proxy.refuse(false);
     let ended = timeout(TEST_TIMEOUT, waits).await.expect("the call returns").expect("no panic");
-    assert_eq!(ended.map(drop).expect_err("the waiter was evicted").kind(), ErrorKind::ForceReleased);
+    assert_eq!(ended.map(drop).expect_err("the waiter was force-released").kind(), ErrorKind::ForceReleased);
     until_waiting(&locks, "a", 0).await;
     release(held).await;
 }
 
-/// The same for a waiter whose last attempt failed and that retries: it must not queue again. Other
-/// claims are unaffected.
+/// A waiter is force-released after its last attempt failed, and then retries: it must not queue
+/// again. Other claims are unaffected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_force_released_between_two_attempts_does_not_queue_again() {
     let fixture = Fixture::shared().await;
@@ -87,12 +87,12 @@ async fn a_waiter_force_released_between_two_attempts_does_not_queue_again() {
         })
         .await;
     }
-    assert!(locks.force_release("a", waits.id).await.expect("an eviction").contender.is_some());
+    assert!(locks.force_release("a", waits.id).await.expect("a force release").contender.is_some());
     proxy.refuse(false);
     assert_eq!(eventually(TEST_TIMEOUT, || attempt(&far, Arc::clone(&waits))).await, AcquireReply::ForceReleased);
     let still = eventually(TEST_TIMEOUT, || attempt(&far, Arc::clone(&other))).await;
     assert!(matches!(still, AcquireReply::Queued { ahead: 0, .. }), "{still:?}");
-    // The eviction is reported once: a client that retries after it queues again.
+    // The force release is reported once: a client that retries after it queues again.
     let retried = attempt(&far, Arc::clone(&waits)).await;
     assert!(matches!(retried, Ok(AcquireReply::Queued { ahead: 1, .. })), "{retried:?}");
     for claim in [waits, other, held] {
@@ -177,7 +177,7 @@ async fn a_connection_closed_during_a_hand_off_loses_no_grant() {
     until_empty(&locks).await;
 }
 
-/// A message tells an evicted holder of its loss, before its next renewal.
+/// A message tells a force-released holder of its loss, before its next renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_force_released_holder_learns_of_it_at_once() {
     let fixture = Fixture::new().await;
@@ -188,21 +188,21 @@ async fn a_force_released_holder_learns_of_it_at_once() {
     until_waiting(&other, "a", 1).await;
     let claim = inspect(&other, "a").await.holders[0].claim;
     fixture.reset_stats().await;
-    let evicted = other.force_release("a", claim).await.expect("an eviction");
+    let force_released = other.force_release("a", claim).await.expect("a force release");
     let reason = timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of it before its next renewal");
     assert_eq!(reason, LostReason::Revoked);
     let next = await_guard(waits).await;
-    let fence = evicted.fence_token.expect("a token");
+    let fence = force_released.fence_token.expect("a token");
     assert!(held.token() < fence && fence < next.token());
-    assert_eq!(fixture.calls().await.scripts(), 1, "the eviction notified both");
+    assert_eq!(fixture.calls().await.scripts(), 1, "the force release notified both");
     assert!(bystander.is_held(), "other locks are unaffected");
     assert_eq!(held.release().await.expect("an outcome"), leasehold::ReleaseOutcome::AlreadyLost(LostReason::Revoked));
     release(next).await;
     release(bystander).await;
 }
 
-/// A waiter's grant and its eviction arrive before its future is polled: it never holds beside the
-/// next holder. The wait outlasts the time for which the keeper remembers a loss of an unknown
+/// A waiter's grant and its force release arrive before its future is polled: it never holds beside
+/// the next holder. The wait outlasts the time for which the keeper remembers a loss of an unknown
 /// claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_force_release_before_the_future_is_polled_is_kept() {
@@ -219,9 +219,10 @@ async fn a_force_release_before_the_future_is_polled_is_kept() {
     }
     release(held).await;
     let claim = inspect(&locks, "a").await.holders[0].claim;
-    assert!(locks.force_release("a", claim).await.expect("an eviction").contender.is_some());
+    assert!(locks.force_release("a", claim).await.expect("a force release").contender.is_some());
     let next = locks.mutex("a").lock().await.expect("a lock");
-    // Both messages arrive before this reply. Then the keeper wakes, and time passes.
+    // The grant and the force release arrive before this reply. Then the keeper wakes, and time
+    // passes.
     inspect(&other, "a").await;
     manual_clock.advance(Duration::from_secs(5));
     release(other.mutex("b").lock().await.expect("a lock")).await;

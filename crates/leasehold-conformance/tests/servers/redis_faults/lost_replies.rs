@@ -32,7 +32,7 @@ async fn a_lost_reply_to_an_attempt_is_one_grant() {
         assert!(holder_tokens(&other, "a").await.is_empty());
     }
     assert!(proxy.counts().accepted >= 6, "each round used a new connection");
-    // The same in a queue.
+    // The reply to a waiter's attempt is lost: it has one position in the queue.
     let held = other.mutex("a").lock().await.expect("a lock");
     proxy.cut_after_request();
     let waits = spawn_lock(&locks, "a");
@@ -83,7 +83,8 @@ async fn a_lost_reply_to_a_release_is_a_release() {
     }
 }
 
-/// The same when every later reply is lost too: the client must detect the dead connection itself.
+/// The reply to a release and all later replies on the connection are lost: the client detects the
+/// dead connection and reports the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_on_a_mute_connection_is_a_release() {
     let (fixture, manual_clock) = (Fixture::shared().await, ManualClock::running());

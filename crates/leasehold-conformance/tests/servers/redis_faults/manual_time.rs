@@ -10,7 +10,7 @@ use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{WallClock, eventually};
 use tokio::task::JoinHandle;
 
-/// A TTL whose heartbeats come later than the end of a lease of [`LONG_TTL`].
+/// A TTL so long that its first heartbeat is due only after a lease of [`LONG_TTL`] has ended.
 pub(crate) const LONGER: Duration = Duration::from_secs(6 * LONG_TTL.as_secs());
 
 // What happens within `TEST_TIMEOUT` under a TTL of `LONG_TTL` is not due to a scheduled renewal or

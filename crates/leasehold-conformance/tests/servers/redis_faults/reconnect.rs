@@ -54,16 +54,16 @@ impl HoldersAndWaiters {
     }
 }
 
-async fn assert_served_in_order(scene: HoldersAndWaiters) {
-    let mut token = scene.held.token();
-    release(scene.held).await;
-    for waiter in scene.waiters {
+async fn assert_served_in_order(contenders: HoldersAndWaiters) {
+    let mut token = contenders.held.token();
+    release(contenders.held).await;
+    for waiter in contenders.waiters {
         let next = await_guard(waiter).await;
         assert!(next.token() > token);
         token = next.token();
         release(next).await;
     }
-    for guard in scene.grouped {
+    for guard in contenders.grouped {
         release(guard).await;
     }
 }
@@ -77,38 +77,39 @@ fn waiting_claims(view: &leasehold::engine::LockView) -> Vec<leasehold::ClaimId>
 async fn holders_and_waiters_survive_the_end_of_their_connection() {
     let fixture = Fixture::new().await;
     let (locks, watcher) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
-    let scene = holders_and_waiters(&locks, &watcher).await;
+    let contenders = holders_and_waiters(&locks, &watcher).await;
     let before = waiting_claims(&inspect(&watcher, "a").await);
     for _ in 0..3 {
-        let valid = scene.deadlines();
+        let valid = contenders.deadlines();
         assert_eq!(fixture.kill_connections().await, 2);
-        scene.until_renewed(&valid).await;
+        contenders.until_renewed(&valid).await;
         // The watcher's own connection was closed as well.
         eventually(TEST_TIMEOUT, || async { watcher.inspect("a").await.map(drop) }).await;
         assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
     }
-    assert_served_in_order(scene).await;
+    assert_served_in_order(contenders).await;
     until_empty(&watcher).await;
 }
 
-/// The same when the network is partitioned for a while.
+/// The network is partitioned for a while: holders renew afterwards, and waiters keep their
+/// positions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_survive_a_partition() {
     let fixture = Fixture::shared().await;
     let watcher = fixture.locks(LONG_TTL).await;
     let (locks, proxy) = fixture.proxied_locks(LONG_TTL).await;
-    let scene = holders_and_waiters(&locks, &watcher).await;
+    let contenders = holders_and_waiters(&locks, &watcher).await;
     let before = waiting_claims(&inspect(&watcher, "a").await);
-    let valid = scene.deadlines();
+    let valid = contenders.deadlines();
     proxy.refuse(true);
     proxy.cut();
     eventually(TEST_TIMEOUT, || async { if proxy.counts().refused > 3 { Ok(()) } else { Err("no attempts so far") } })
         .await;
-    assert!(scene.held.is_held());
+    assert!(contenders.held.is_held());
     proxy.refuse(false);
-    scene.until_renewed(&valid).await;
+    contenders.until_renewed(&valid).await;
     assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
-    assert_served_in_order(scene).await;
+    assert_served_in_order(contenders).await;
     until_empty(&watcher).await;
 }
 
@@ -118,15 +119,15 @@ async fn holders_and_waiters_survive_a_restart_with_data() {
     let mut fixture =
         Fixture::with_config(Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await;
     let (locks, watcher) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
-    let scene = holders_and_waiters(&locks, &watcher).await;
+    let contenders = holders_and_waiters(&locks, &watcher).await;
     let before = waiting_claims(&inspect(&watcher, "a").await);
-    let valid = scene.deadlines();
+    let valid = contenders.deadlines();
     fixture.server.kill().expect("a killed server");
     fixture.server.restart(Data::Keep).await.expect("a restarted server");
-    scene.until_renewed(&valid).await;
+    contenders.until_renewed(&valid).await;
     eventually(TEST_TIMEOUT, || async { watcher.inspect("a").await.map(drop) }).await;
     assert_eq!(waiting_claims(&inspect(&watcher, "a").await), before);
-    assert_served_in_order(scene).await;
+    assert_served_in_order(contenders).await;
     until_empty(&watcher).await;
 }
 
@@ -136,17 +137,17 @@ async fn holders_and_waiters_survive_a_restart_with_data() {
 async fn holders_learn_that_the_server_lost_its_data() {
     let mut fixture = Fixture::new().await;
     let (locks, other) = (fixture.locks(LONG_TTL).await, fixture.locks(LONG_TTL).await);
-    let scene = holders_and_waiters(&locks, &other).await;
+    let contenders = holders_and_waiters(&locks, &other).await;
     fixture.server.kill().expect("a killed server");
     fixture.server.restart(Data::Wipe).await.expect("a restarted server");
-    for guard in scene.grouped.iter().chain([&scene.held]) {
+    for guard in contenders.grouped.iter().chain([&contenders.held]) {
         // A scheduled renewal would come later than this timeout.
         let reason = timeout(TEST_TIMEOUT, guard.lost()).await.expect("the holder learns of the loss soon");
         assert_eq!(reason, LostReason::Revoked);
     }
     // The other client's connection was closed as well.
     eventually(TEST_TIMEOUT, || async { other.inspect("a").await.map(drop) }).await;
-    for lost in scene.grouped {
+    for lost in contenders.grouped {
         let next = other.mutex(lost.name().as_str()).try_lock().await.expect("an answer").expect("the lock is free");
         assert!(next.token() > lost.token(), "the new token is higher");
         assert_eq!(lost.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
@@ -154,10 +155,10 @@ async fn holders_learn_that_the_server_lost_its_data() {
         release(next).await;
     }
     // Both waiters are served one after the other, in any order.
-    let old = scene.held.token();
-    assert_eq!(scene.held.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
+    let old = contenders.held.token();
+    assert_eq!(contenders.held.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
     let mut tokens = Vec::new();
-    for waiter in scene.waiters {
+    for waiter in contenders.waiters {
         let (sender, taken) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let guard = await_guard(waiter).await;

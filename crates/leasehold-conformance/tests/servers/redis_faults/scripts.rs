@@ -32,7 +32,7 @@ async fn scripts_flushed_between_any_two_operations_are_resent() {
     flush().await;
     let claim = inspect(&other, "a").await.holders[0].claim;
     flush().await;
-    assert!(other.force_release("a", claim).await.expect("an eviction").contender.is_some());
+    assert!(other.force_release("a", claim).await.expect("a force release").contender.is_some());
     held.lost().await;
     flush().await;
     let next = await_guard(waits).await;

@@ -144,7 +144,7 @@ async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
     }
     let held = acquire(&locks).await;
     let claim = inspect(&other, "a").await.holders[0].claim;
-    let fence = other.force_release("a", claim).await.expect("an eviction").fence_token.expect("a token");
+    let fence = other.force_release("a", claim).await.expect("a force release").fence_token.expect("a token");
     assert!(fence > held.token() && held.token().0 > last);
     let next = other.multi_lock(["a", "b"]).lock().await.expect("both");
     assert!(inspect(&other, "a").await.holders[0].token > Some(fence));

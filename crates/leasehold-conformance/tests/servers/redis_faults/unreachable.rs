@@ -47,7 +47,7 @@ async fn assert_every_call_fails(locks: &Locks, address: &str) {
     }
 }
 
-/// The same client works again.
+/// Asserts that the client acquires and releases locks again, once the server is reachable.
 async fn assert_every_call_works(locks: &Locks) {
     eventually(TEST_TIMEOUT, || async { locks.inspect("free").await.map(drop) }).await;
     for name in ["free", "held"] {

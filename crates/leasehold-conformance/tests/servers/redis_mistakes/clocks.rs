@@ -32,7 +32,7 @@ async fn show_stolen_lock(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut 
     assert_eq!(b.run(&format!("SETNX lock {}", clock(SKEW) + 60)).await, "0");
     let end = number(&b.run("GET lock").await);
     let over = clock(SKEW) - end;
-    steps.record_event(&format!("B, by its own clock: that ended {over} s ago"));
+    steps.record_event(&format!("B, by its own clock: the lock expired {over} s ago"));
     assert!(over > 0);
     let old = number(&b.run(&format!("GETSET lock {}", clock(SKEW) + 60)).await);
     assert_eq!(old, end, "no other client was faster, so B believes that it holds the lock");
@@ -43,11 +43,11 @@ async fn show_stolen_lock(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut 
 /// A client whose clock is ahead locks for longer than it intends.
 async fn show_overlong_lock(steps: &Timeline, c: &mut TextbookClient<'_>, d: &mut TextbookClient<'_>) {
     assert_eq!(c.run(&format!("SETNX other {}", clock(SKEW) + 1)).await, "1");
-    steps.record_event("C wanted it for 1 s, and is gone");
+    steps.record_event("C wanted the lock for 1 s, and has ended");
     assert_eq!(d.run(&format!("SETNX other {}", clock(0) + 1)).await, "0");
     let left = number(&d.run("GET other").await) - clock(0);
     assert!(left > SKEW / 2);
-    steps.record_conclusion(&format!("by D's clock that ends in {left} s: a lock of 1 s lasts ten minutes"));
+    steps.record_conclusion(&format!("by D's clock, the lock expires in {left} s: a lock of 1 s lasts ten minutes"));
 }
 
 /// A process with a skewed wall clock; it verifies the skew.

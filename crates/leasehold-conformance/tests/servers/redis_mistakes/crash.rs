@@ -29,7 +29,7 @@ async fn setnx_and_expire_apart_with_a_crash_between() {
     steps.record_event("A is killed (SIGKILL) before its EXPIRE lock 2");
     assert_eq!(naive.run("SETNX lock B").await, "0");
     assert_eq!(naive.run("TTL lock").await, "-1");
-    steps.record_conclusion("no expiry, no holder: nobody will ever get it");
+    steps.record_conclusion("the lock has no holder and no expiry: no client can ever acquire it");
 
     steps.begin_section("leasehold");
     let mut holder = process(&server.url(), LONG_TTL).await;
@@ -47,9 +47,9 @@ async fn setnx_and_expire_apart_with_a_crash_between() {
         format!("token {}, {:.1} s after A's death", next.token(), later.as_secs_f64()),
     );
     assert!(next.token().0 > token);
-    steps.record_conclusion("record and expiry are one script: there is no lock without its end");
+    steps.record_conclusion("the lock and its expiry are written by one script: no lock is without an expiry");
 
-    steps.begin_section("the textbook, all that time later");
+    steps.begin_section("the textbook, after all that time");
     assert_eq!(naive.run("SETNX lock B").await, "0");
     assert_eq!(naive.run("TTL lock").await, "-1");
     steps.finish();

@@ -49,7 +49,9 @@ async fn show_default_mode(steps: &Timeline, pair: &TwoClients, old: &leasehold:
     steps.record_call("B", "write with its token", "done");
     let stale = resource.admit(LOCK, old.token()).expect_err("an older token");
     steps.record_call("A", "write with its token", format!("refused: {stale}"));
-    steps.record_conclusion("A is told as soon as the new master is asked, and is fenced off in any case");
+    steps.record_conclusion(
+        "A learns of the loss at its next request to the new master; the fence rejects its token anyway",
+    );
 }
 
 /// Strict mode: no new holder before the old lease is over.
@@ -79,7 +81,9 @@ async fn show_strict_mode(
     steps.record_call("A", "is_held()", held);
     assert!(!held, "two holders in strict mode");
     assert!(new.token() > old.token());
-    steps.record_conclusion("a server that may have lost leases grants nothing new until the longest of them is over");
+    steps.record_conclusion(
+        "a server that may have lost leases grants no new lock until the longest of them has expired",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,15 +104,15 @@ async fn a_fail_over_that_loses_the_lock() {
     set.kill_master().await.expect("a dead master");
     let killed = now();
     set.resume_replicas().expect("a replica");
-    steps.record_event("the master dies (SIGKILL) before its replica has heard of any of this");
+    steps.record_event("the master dies (SIGKILL) before its replica has received any of these writes");
     set.wait_for_failover(TEST_TIMEOUT).await.expect("a new master");
-    steps.record_event(&format!("the Sentinels make the replica the master, {} later", elapsed_text(killed)));
+    steps.record_event(&format!("the Sentinels promote the replica, {} later", elapsed_text(killed)));
 
     steps.begin_section("the textbook");
     let mut b = textbook_client_of_master(&steps, "B", &set).await;
     assert_eq!(b.run("SET lock B NX PX 60000").await, "OK");
     assert_eq!(b.run("GET lock").await, "B");
-    steps.record_conclusion("A and B both hold it, and nobody tells A");
+    steps.record_conclusion("A and B both hold the lock, and A does not learn of it");
 
     steps.begin_section("leasehold");
     show_default_mode(&steps, &loose, &loose_a).await;

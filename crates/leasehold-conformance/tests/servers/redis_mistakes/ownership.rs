@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// A's lock expires and B acquires it.
 async fn let_expire_and_reacquire(steps: &Timeline, a: &mut TextbookClient<'_>, b: &mut TextbookClient<'_>) {
     a.wait_expired("lock").await;
-    steps.record_event("A is slow: its lock ends by itself");
+    steps.record_event("A is slow: its lock expires");
     assert_eq!(b.run("SET lock B NX PX 60000").await, "OK");
 }
 
@@ -48,17 +48,17 @@ async fn del_without_looking_whose_it_is() {
     let others = client(&server.url(), LONG_TTL).await;
     let token = steps.lock_in_process("A (a process, TTL 1 s)", &mut slow).await;
     slow.process().sigstop().expect("a stopped process");
-    steps.record_event("A stands still (SIGSTOP), longer than its TTL");
+    steps.record_event("A is stopped (SIGSTOP) for longer than its TTL");
     let guard = steps.lock_here("B", &locks).await;
     assert!(guard.token().0 > token);
     slow.process().sigcont().expect("a running process");
-    steps.record_event("A goes on (SIGCONT)");
+    steps.record_event("A resumes (SIGCONT)");
     let outcome = slow.release(LOCK).await;
     steps.record_call("A", "release().await", format!("WasLost({outcome})"));
     assert_eq!(outcome, "expired");
     steps.assert_held("B", &locks, &guard).await;
     steps.assert_busy("C", &others).await;
-    steps.record_conclusion("a release names its claim: it ends that one or none, and A is told which");
+    steps.record_conclusion("a release names its claim: it ends that claim or none, and A learns which");
     steps.finish();
 }
 
@@ -97,7 +97,7 @@ async fn get_compare_del_not_atomic() {
     steps.begin_section("the textbook");
     assert_eq!(a.run("SET lock A NX PX 600000").await, "OK");
     assert_eq!(a.run("GET lock").await, "A");
-    steps.record_event("A compares: it is mine, I may delete it");
+    steps.record_event("A compares the value with its own: they are equal, so it will delete the key");
     time.advance(LONG_TTL + Duration::from_secs(1));
     let_expire_and_reacquire(&steps, &mut a, &mut b).await;
     delete_and_grant_again(&steps, &mut a, &mut c).await;
@@ -113,7 +113,7 @@ async fn get_compare_del_not_atomic() {
     assert!(mine.is_held());
     let before = network.counts();
     network.freeze(true);
-    steps.record_event("the network falls silent, and A, which holds the lock, sends its release into it");
+    steps.record_event("the network stops delivering, and A, which holds the lock, sends its release");
     let mut release = Box::pin(mine.release());
     tokio::select! {
         biased;
@@ -132,9 +132,9 @@ async fn get_compare_del_not_atomic() {
         if answered { Ok(()) } else { Err("no reply so far") }
     })
     .await;
-    steps.record_event("the network comes back: A's release arrives at the server, too late");
+    steps.record_event("the network recovers: A's release arrives at the server, too late");
     steps.assert_busy("C", &others).await;
     steps.assert_held("B", &locks, &guard).await;
-    steps.record_conclusion("compare and delete are one script: nothing comes between them");
+    steps.record_conclusion("compare and delete are one script: no other command runs in between");
     steps.finish();
 }

@@ -50,15 +50,15 @@ async fn work_that_outlives_its_ttl_without_a_watchdog() {
     assert_eq!(a.run("GET stock").await, "10");
     time.advance(LONG_TTL + Duration::from_secs(1));
     a.wait_expired("lock").await;
-    steps.record_event("A is still at work when its TTL is over");
+    steps.record_event("A still works when its TTL ends");
     assert_eq!(b.run("SET lock B NX PX 60000").await, "OK");
     assert_eq!(b.run("GET stock").await, "10");
     assert_eq!(b.run("SET stock 9").await, "OK");
     assert_eq!(a.run("SET stock 9").await, "OK");
     assert_eq!(a.run("GET stock").await, "9");
-    steps.record_conclusion("two were inside, two are sold, and one is counted");
+    steps.record_conclusion("two clients were inside, two units are sold, and one is counted");
 
-    steps.begin_section("leasehold, at work for longer than its TTL");
+    steps.begin_section("leasehold, with work longer than the TTL");
     let working = patient_client(&server.url(), LONG_TTL, time.clients_clock()).await;
     let locks = client(&server.url(), LONG_TTL).await;
     let guard = steps.lock_here("A (TTL 600 s)", &working).await;
@@ -66,7 +66,7 @@ async fn work_that_outlives_its_ttl_without_a_watchdog() {
     steps.assert_held("A", &locks, &guard).await;
     let outcome = guard.release().await.expect("a release");
     steps.record_call("A", "release().await", format!("{outcome:?}"));
-    steps.record_conclusion("the keeper renews it for as long as its holder lives");
+    steps.record_conclusion("the keeper renews the lock while its holder lives");
 
     steps.begin_section("leasehold, when the holder cannot renew");
     let stock = Fence::default();
@@ -74,16 +74,16 @@ async fn work_that_outlives_its_ttl_without_a_watchdog() {
     let stale = steps.lock_in_process("A (a process, TTL 1 s)", &mut stopped).await;
     assert!(write_with_token(&steps, "A", &stock, stale));
     stopped.process().sigstop().expect("a stopped process");
-    steps.record_event("A stands still (SIGSTOP), longer than its TTL");
+    steps.record_event("A is stopped (SIGSTOP) for longer than its TTL");
     let next = locks.mutex(LOCK).timeout(TEST_TIMEOUT).lock().await.expect("the lock of the stopped process");
     steps.record_call("B", "lock().await", format!("token {}", next.token()));
     assert!(write_with_token(&steps, "B", &stock, next.token().0));
     stopped.process().sigcont().expect("a running process");
-    steps.record_event("A goes on (SIGCONT), in the middle of its work");
+    steps.record_event("A resumes (SIGCONT) in the middle of its work");
     let (held, _) = stopped.query_held(LOCK).await;
     steps.record_call("A", "is_held()", held);
     assert!(!held);
     assert!(!write_with_token(&steps, "A", &stock, stale), "a stale token");
-    steps.record_conclusion("A can know it at once; and if it does not look, its token stops it");
+    steps.record_conclusion("A can detect the loss at once; if it does not check, the resource rejects its token");
     steps.finish();
 }

@@ -27,7 +27,7 @@ async fn our_client(at: &str, ttl: Duration) -> Locks {
     our_client_with_clock(at, ttl, Clock::system()).await
 }
 
-/// The same with this clock.
+/// A leasehold client of the server, or of a proxy in front of it, that uses `clock`.
 async fn our_client_with_clock(at: &str, ttl: Duration, clock: Clock) -> Locks {
     patient_client(&format!("{at}?protocol=simple"), ttl, clock).await
 }

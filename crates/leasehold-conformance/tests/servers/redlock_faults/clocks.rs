@@ -114,8 +114,8 @@ pub(super) async fn assert_tokens_rise(options: &str, sets: &[[usize; 3]]) {
         assert!(held.token() > last);
         last = held.token();
         let view = eventually(TEST_TIMEOUT, || new.inspect("a")).await;
-        let evicted = eventually(TEST_TIMEOUT, || new.force_release("a", view.holders[0].claim)).await;
-        let fence = evicted.fence_token.expect("a token");
+        let force_released = eventually(TEST_TIMEOUT, || new.force_release("a", view.holders[0].claim)).await;
+        let fence = force_released.fence_token.expect("a token");
         assert!(fence > last, "{when}: {fence} after {last}");
         last = fence;
     }

@@ -71,8 +71,8 @@ async fn wait_cooling_down(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) {
     .await;
 }
 
-/// The same with a node that restarts empty. The test controls the clock of all servers: a new or
-/// restarted node cools down for the longest lease.
+/// A node restarts empty under `strict`, and there is no second holder. The test controls the clock
+/// of all servers: a new or restarted node cools down for the longest lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_grants_nothing_before_the_lost_lease_is_over() {
     let clock = WallClock::new().expect("a clock");

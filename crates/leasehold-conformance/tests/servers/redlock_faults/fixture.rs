@@ -104,7 +104,8 @@ impl Fixture {
         self.locks_with(LASTING, PATIENT).await
     }
 
-    /// The same on this clock. Without clock drift, a lost claim is released soon after its TTL.
+    /// A client with long leases on this clock. Without clock drift, a lost claim is released soon
+    /// after its TTL.
     pub(crate) async fn locks_with_clock(&self, clock: &ShiftedClock) -> Locks {
         connected_client(&self.url(&format!("{PATIENT}&drift=0")), LASTING, &clock.clock()).await
     }

@@ -5,8 +5,8 @@
 mod addresses;
 mod clocks;
 mod empty_restarts;
-mod eviction;
 mod fixture;
+mod force_release;
 mod formats;
 mod hung_nodes;
 #[cfg(feature = "nightly")]

@@ -71,18 +71,18 @@ async fn a_lost_claim_is_released_on_the_servers_that_still_have_it() {
     let hosts = |count| (0..count).map(|at| fixture.server(at).addr().to_string()).collect::<Vec<_>>().join(",");
     let url = format!("redlock://{}?{}&{PATIENT}&drift=0", hosts(3), fixture.prefix_option());
     let holds = connected_client(&url, LASTING, &ahead.clock()).await;
-    let evicts =
+    let force_releases =
         open_locks(&format!("redlock://{}?{}&{PATIENT}&even=allowed", hosts(2), fixture.prefix_option()), LASTING)
             .await;
     let held = holds.mutex("a").lock().await.expect("the lock");
     let size = async || command_number(fixture.server(2), &["STRLEN", &fixture.key("a")]).await;
     wait_until("the third server has the claim", async || size().await > 49).await;
     let claim = eventually(TEST_TIMEOUT, || async {
-        let view = evicts.inspect("a").await.map_err(|error| error.to_string())?;
+        let view = force_releases.inspect("a").await.map_err(|error| error.to_string())?;
         view.holders.first().map(|holder| holder.claim).ok_or("no holder there".to_owned())
     });
     let claim = claim.await;
-    eventually(TEST_TIMEOUT, || evicts.force_release("a", claim)).await;
+    eventually(TEST_TIMEOUT, || force_releases.force_release("a", claim)).await;
     ahead.advance(LASTING * 2 / 5);
     assert_eq!(timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"), LostReason::Revoked);
     wait_until("the claim is gone", async || size().await == 49).await;

@@ -183,7 +183,7 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
     let (key, id, contender) = (pair.keys[lock].clone(), claim_text(claim), encode_contender(claim, ttl));
     let (number, written_token) = (digits(attempt), digits(token.0));
     let (request, now) = (claim_request(claim, attempt, ttl), pair.now);
-    let kind = ["take", "take", "write", "write", "renew", "renew", "release", "withdraw", "evict"];
+    let kind = ["take", "take", "write", "write", "renew", "renew", "release", "withdraw", "force-release"];
     let kind = kind[rng.below(9) as usize];
     steps.push(format!("{now}: {kind} {step:?}"));
     let history = steps.join("\n");
@@ -208,12 +208,13 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
             };
             assert_eq!(reply, Reply::Integer(expected.into()), "{history}");
         }
-        "evict" => {
+        "force-release" => {
             let last = pair.locks[lock].last_token();
             // Sometimes also if the claim is absent.
             let always = attempt % 2 == 0;
             let written_always = if always { "1" } else { "0" };
-            let reply = pair.run_script("evict", &[&key], &[&id, "", RETENTION, &written_token, written_always]).await;
+            let reply =
+                pair.run_script("force-release", &[&key], &[&id, "", RETENTION, &written_token, written_always]).await;
             let expected = pair.locks[lock].force_release(now, request.claim, token, always);
             let Reply::Array(parts) = reply else { panic!("{reply:?}") };
             assert_eq!(
@@ -266,7 +267,7 @@ async fn run_sequences(cooling_down: bool) {
         ("take", take.concat()),
         ("write", write.concat()),
         ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
-        ("evict", [see, script!("redlock/scripts/force_release.lua")].concat()),
+        ("force-release", [see, script!("redlock/scripts/force_release.lua")].concat()),
         ("release", script!("redlock/scripts/release.lua").to_owned()),
     ] {
         let text = if name == "release" { [words, &text].concat() } else { [words, TEST_PROLOGUE, &text].concat() };

@@ -48,10 +48,10 @@ async fn every_key_expires() {
     let first = locks.mutex("released").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
     let _held = locks.mutex("held").lock().await.expect("a lock");
-    let evicted = locks.mutex("evicted").lock().await.expect("a lock");
-    let claim = locks.inspect("evicted").await.expect("a view").holders[0].claim;
-    let _ = locks.force_release("evicted", claim).await.expect("an eviction");
-    drop(evicted);
+    let force_released = locks.mutex("force-released").lock().await.expect("a lock");
+    let claim = locks.inspect("force-released").await.expect("a view").holders[0].claim;
+    let _ = locks.force_release("force-released", claim).await.expect("a force release");
+    drop(force_released);
     // An expired claim whose late renewal is rejected.
     let engine = connected_engine(&url, &Clock::system()).await;
     let name = LockName::new("over").expect("a name");

@@ -51,7 +51,7 @@ impl ClockFixture {
         assert!(next.token() > guard.token(), "{kind:?}: {} after {}", next.token(), guard.token());
     }
 
-    /// The same when the holder is cut off before it could renew after the clock change: the lock
+    /// The clock goes back, and the holder is cut off before it could renew: the lock
     /// is free after a TTL, also for clients that only try.
     async fn while_a_holder_is_cut_off(&self) {
         let kind = self.fixture.kind;
@@ -93,10 +93,10 @@ impl ClockFixture {
 }
 
 async fn check_clock_set_back(kind: DatabaseKind) {
-    let scene = ClockFixture::new(kind).await;
-    scene.while_a_lock_is_held().await;
-    scene.while_a_holder_is_cut_off().await;
-    scene.while_a_row_is_cached().await;
+    let fixture = ClockFixture::new(kind).await;
+    fixture.while_a_lock_is_held().await;
+    fixture.while_a_holder_is_cut_off().await;
+    fixture.while_a_row_is_cached().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

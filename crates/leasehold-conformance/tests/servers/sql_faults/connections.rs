@@ -109,7 +109,7 @@ async fn a_killed_waiter_is_skipped() {
         let waiting = tokio::spawn(async move { acquire(&two, "a").await });
         until_queued(&one, "a", 2).await;
         proxy.freeze(true);
-        // Its queue entry expires.
+        // The killed waiter's queue entry expires.
         until_queued(&one, "a", 1).await;
         let _ = guard.release().await.expect("a release");
         let next = waiting.await.expect("no panic");

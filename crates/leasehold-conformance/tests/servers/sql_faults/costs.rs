@@ -25,8 +25,8 @@ async fn open_with_stopped_clock(url: &str, manual_clock: &ManualClock) -> Locks
     Locks::builder().ttl(LASTING).clock(manual_clock.clock()).open(&patient_url(url)).await.expect("a client")
 }
 
-/// Without notifications, a client detects evictions by its rows' versions: two statements check
-/// all of 300 locks.
+/// Without notifications, a client detects force releases by its rows' versions: two statements
+/// check all of 300 locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_300_rows_takes_two_statements() {
     let (server, manual_clock) = (mariadb::start().await.expect("a server"), ManualClock::new());

@@ -93,9 +93,9 @@ async fn local_hand_offs_of_two_clients_exclude_each_other() {
     }
 }
 
-/// Another client sees the current holder and can evict it, and the holder learns of it.
+/// Another client sees the current holder and can force-release it, and the holder learns of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_local_holder_can_be_inspected_and_evicted() {
+async fn a_local_holder_can_be_inspected_and_force_released() {
     for kind in BOTH {
         let fixture = Fixture::new(kind).await;
         let ahead = ShiftedClock::new();
@@ -121,9 +121,9 @@ async fn a_local_holder_can_be_inspected_and_evicted() {
             held.map(|held| held.claim).ok_or_else(|| format!("{view:?}"))
         })
         .await;
-        let evicted = other.force_release("a", holder).await.expect("an eviction");
-        let fence = evicted.fence_token.expect("a token");
-        assert!(evicted.contender.is_some() && fence > third.token(), "{kind:?}");
+        let force_released = other.force_release("a", holder).await.expect("a force release");
+        let fence = force_released.fence_token.expect("a token");
+        assert!(force_released.contender.is_some() && fence > third.token(), "{kind:?}");
         assert!(other_waiter.await.expect("no panic").token() > fence, "{kind:?}");
         // By a notification, or because the client detects the changed row: no renewal is due.
         tokio::time::timeout(TEST_TIMEOUT, third.lost()).await.expect("the holder learns of the loss");
@@ -154,10 +154,10 @@ async fn the_max_hold_counts_from_each_holders_own_grant() {
     }
 }
 
-/// Another client evicts a local waiter that may already be the next holder: it gets an error or
-/// learns that it lost the lock. The others are served in order.
+/// Another client force-releases a local waiter that may already be the next holder: it gets an
+/// error or learns that it lost the lock. The others are served in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_local_successor_does_not_keep_the_lock() {
+async fn a_force_released_local_successor_does_not_keep_the_lock() {
     for kind in BOTH {
         let fixture = Fixture::new(kind).await;
         let (locks, other) = (fixture.open_locks(LASTING).await, fixture.open_locks(LASTING).await);
@@ -169,9 +169,9 @@ async fn an_evicted_local_successor_does_not_keep_the_lock() {
             until_queued(&locks, "a", place).await;
         }
         let second = other.inspect("a").await.expect("a view").waiters[1].claim;
-        let evicted = other.force_release("a", second).await.expect("an eviction");
+        let force_released = other.force_release("a", second).await.expect("a force release");
         assert!(
-            evicted.contender.is_some() && evicted.fence_token.is_none(),
+            force_released.contender.is_some() && force_released.fence_token.is_none(),
             "{kind:?}: a waiter has nothing to fence"
         );
         let mut last = first.token();

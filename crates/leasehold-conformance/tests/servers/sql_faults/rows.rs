@@ -20,7 +20,7 @@ async fn a_locked_row_is_reported_and_waited_for() {
     }
 }
 
-/// The same with this TTL for the try.
+/// Locks a lock's row in another transaction: a try with this TTL reports it, and a waiter waits.
 pub(super) async fn check_locked_row(kind: DatabaseKind, ttl: Duration) {
     let fixture = Fixture::new(kind).await;
     let (tries, waits) = (fixture.open_locks(ttl).await, fixture.open_locks(LASTING).await);
@@ -188,8 +188,8 @@ async fn a_deadlock_is_retried_on_postgres() {
     assert!(fixture.number("SELECT last_value FROM met").await > 2, "the deadlock occurred");
 }
 
-/// The same on MySQL (1213). There a trigger would clear the value that the acquire's reply uses,
-/// so only the release meets it.
+/// A deadlock (1213) is retried on MySQL. There a trigger would clear the value that the acquire's
+/// reply uses, so only the release meets it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_is_retried_on_mysql() {
     let fixture = Fixture::new(DatabaseKind::MariaDb).await;

@@ -64,7 +64,7 @@ impl Fixture {
         self.database.server()
     }
 
-    /// Both techniques, one after another.
+    /// A fixture for each of the two techniques of session locks.
     pub(crate) fn techniques(self) -> Vec<TechniqueFixture> {
         let fixture = Arc::new(self);
         ["session", "for-update"].map(|technique| fixture.technique_fixture(technique)).into()
@@ -144,7 +144,7 @@ impl TechniqueFixture {
         self.open_through_proxy_with("", ttl).await
     }
 
-    /// The same with URL options.
+    /// A client with this TTL and these URL options, behind a proxy.
     pub(crate) async fn open_through_proxy_with(&self, options: &str, ttl: Duration) -> (Locks, Proxy) {
         let addr = self.fixture.server().addr();
         let proxy = Proxy::start(addr).await.expect("a proxy");

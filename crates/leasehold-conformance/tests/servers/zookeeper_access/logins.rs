@@ -115,8 +115,8 @@ async fn acl_readable_lets_others_read() {
         assert_eq!(view.holders[0].token, Some(held.token()), "{view:?}");
         assert_eq!(&*view.holders[0].holder.description, "the nightly run");
         assert_eq!(stranger.list("").await.expect("a list").len(), 1);
-        let evicted = stranger.force_release("a", view.holders[0].claim).await.expect_err("denied");
-        assert_error(&evicted, ErrorKind::Denied, &["/looked"]);
+        let force_released = stranger.force_release("a", view.holders[0].claim).await.expect_err("denied");
+        assert_error(&force_released, ErrorKind::Denied, &["/looked"]);
         base.assert_denied(&stranger).await;
     }
     assert!(held.is_held());

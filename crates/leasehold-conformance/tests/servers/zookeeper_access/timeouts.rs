@@ -101,7 +101,7 @@ async fn a_ttl_longer_than_any_session_is_honored() {
         assert!(!(both[0] && second[0] || both[1] && second[1]), "two holders: {both:?}, {second:?}");
         if both == [true, true] {
             dies.process().sigkill().expect("a dead process");
-            // Its TTL is far longer than this timeout.
+            // The dead holder's TTL is far longer than this timeout.
             acquire_when_free(&other, &names[1]).await;
             return;
         }

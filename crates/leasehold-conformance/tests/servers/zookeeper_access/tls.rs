@@ -4,17 +4,18 @@
 use std::fs;
 
 use leasehold::ErrorKind;
-use leasehold_testbed::zookeeper::{TlsZooKeeper, ZooKeeper};
+use leasehold_testbed::tls::TlsServer;
+use leasehold_testbed::zookeeper::{ZooKeeper, plain_addr};
 
 #[cfg(feature = "nightly")]
 use crate::zookeeper_access::fixture::nodes;
 use crate::zookeeper_access::fixture::{acquire_and_release, assert_error, open_error, open_locks};
 
-async fn server() -> TlsZooKeeper {
+async fn server() -> TlsServer {
     ZooKeeper::new().tls().start().await.expect("a server")
 }
 
-fn url(zookeeper: &TlsZooKeeper, options: &str) -> String {
+fn url(zookeeper: &TlsServer, options: &str) -> String {
     format!("zookeeper://{}/base?{options}", zookeeper.server.url())
 }
 
@@ -33,9 +34,9 @@ async fn a_server_is_trusted_by_its_authority() {
     assert_error(&wrong, ErrorKind::Unavailable, &["ca=", "TLS", &one.server.url()]);
     let plain = open_error(&format!("zookeeper://{}/base", one.server.url())).await;
     assert_error(&plain, ErrorKind::Unavailable, &["tls=on", &one.server.url()]);
-    let no_tls = open_error(&trusting.replace(&one.server.url(), &one.plain_addr.to_string())).await;
-    assert_error(&no_tls, ErrorKind::Unavailable, &["TLS", &one.plain_addr.to_string()]);
-    acquire_and_release(&open_locks(&format!("zookeeper://{}/base", one.plain_addr)).await).await;
+    let no_tls = open_error(&trusting.replace(&one.server.url(), &plain_addr(&one.server).to_string())).await;
+    assert_error(&no_tls, ErrorKind::Unavailable, &["TLS", &plain_addr(&one.server).to_string()]);
+    acquire_and_release(&open_locks(&format!("zookeeper://{}/base", plain_addr(&one.server))).await).await;
 }
 
 #[cfg(feature = "nightly")]
@@ -68,7 +69,7 @@ async fn a_certificate_is_a_login() {
         let (acl, _) = admin.get_acl(&path).await.expect("an ACL");
         assert!(acl.iter().any(|acl| acl.scheme() == "x509" && acl.id().contains("leasehold tests")), "{acl:?}");
     }
-    let anonymous = open_locks(&format!("zookeeper://{}/base", zookeeper.plain_addr)).await;
+    let anonymous = open_locks(&format!("zookeeper://{}/base", plain_addr(&zookeeper.server))).await;
     let error = anonymous.mutex("a").try_lock().await.expect_err("the nodes belong to another user");
     assert_error(&error, ErrorKind::Denied, &["/base"]);
     drop(held);
@@ -112,6 +113,6 @@ async fn files_that_are_missing_or_garbage_are_named() {
 }
 
 #[cfg(feature = "nightly")]
-async fn plain_admin_client(zookeeper: &TlsZooKeeper) -> leasehold_zookeeper::Client {
-    leasehold_zookeeper::Client::connect(&zookeeper.plain_addr.to_string()).await.expect("a session")
+async fn plain_admin_client(zookeeper: &TlsServer) -> leasehold_zookeeper::Client {
+    leasehold_zookeeper::Client::connect(&plain_addr(&zookeeper.server).to_string()).await.expect("a session")
 }

@@ -102,8 +102,8 @@ async fn a_short_disconnection_loses_no_lock() {
     assert_eq!(fixture.nodes("a").await.len(), 1);
 }
 
-/// The same over several session timeouts. A busy machine may lose a short lease; a longer one must
-/// then last.
+/// Repeated short disconnections over several session timeouts lose no lock. A busy machine may
+/// lose a short lease; a longer one must then last.
 #[cfg(feature = "nightly")]
 #[tokio::test]
 async fn short_disconnections_lose_no_lock_over_two_sessions() {

@@ -37,10 +37,10 @@ async fn a_write_of_a_replaced_holder_is_refused() {
     guarded_write(&fixture, &old, &path, b"first").await.expect("the holder writes");
     let other = fixture.open_locks(LONG_TTL).await;
     let waiter = spawn_waiter(&other, "a");
-    // The holder is evicted and does not learn of it.
+    // The holder is force-released and does not learn of it.
     proxy.freeze(true);
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-    other.force_release("a", claim).await.expect("an eviction");
+    other.force_release("a", claim).await.expect("a force release");
     let (_, next) = tokio::time::timeout(TEST_TIMEOUT, waiter).await.expect("in time").expect("no panic");
     let new = node_of(&fixture, "a", next.token()).await;
     guarded_write(&fixture, &new, &path, b"second").await.expect("the next holder writes");

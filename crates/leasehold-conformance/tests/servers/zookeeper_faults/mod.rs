@@ -8,9 +8,9 @@ mod dropped_calls;
 mod ended_holds;
 #[cfg(feature = "nightly")]
 mod ensemble;
-mod evictions;
 mod fencing;
 mod fixture;
+mod force_releases;
 mod leader;
 mod nodes;
 mod re_entry;

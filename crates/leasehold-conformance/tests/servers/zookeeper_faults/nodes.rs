@@ -18,7 +18,8 @@ async fn a_holder_learns_that_its_node_was_deleted() {
     assert!(!guard.is_held());
 }
 
-/// The same while the holder is disconnected: it checks on reconnect, not only at its deadline.
+/// The holder's node is deleted while the holder is disconnected: it learns of the loss when it
+/// reconnects, not only at its deadline.
 #[tokio::test]
 async fn a_disconnected_holder_learns_that_its_node_was_deleted_on_reconnect() {
     let fixture = Fixture::new().await;

@@ -50,7 +50,8 @@ impl Cluster {
         try_eventually("settled cluster", bound, || self.check_settled()).await
     }
 
-    /// Waits until all nodes that are awake agree on a `is_wanted` owner of `slot`.
+    /// Waits until all nodes that are awake agree on an owner of `slot` for which `is_wanted` is
+    /// true; returns its number.
     pub(super) async fn wait_for_agreed_owner(
         &self,
         slot: u16,
@@ -71,12 +72,14 @@ impl Cluster {
         self.nodes.iter().enumerate().filter(|(_, node)| node.is_awake())
     }
 
+    /// The number of the node that owns `slot` in this view; `None` if no node of ours does.
     fn owner_in(&self, view: &ClusterView, slot: u16) -> Option<usize> {
         let owner = view.owner_of(slot)?;
         self.node_ids.iter().position(|id| *id == owner.id)
     }
 
-    /// The owner of `slot`, if all nodes that are awake name the same one and are healthy.
+    /// The number of the owner of `slot`, if all nodes that are awake name the same one and are
+    /// healthy; otherwise what was observed.
     async fn agreed_owner(&self, slot: u16) -> std::result::Result<usize, String> {
         let mut owners = Vec::new();
         for (index, node) in self.awake_nodes() {
@@ -91,7 +94,7 @@ impl Cluster {
     }
 
     async fn check_settled(&self) -> std::result::Result<(), String> {
-        let mut parts = HashMap::new();
+        let mut masters = HashMap::new();
         for (index, node) in self.awake_nodes() {
             check_state(node).await.map_err(|seen| format!("node {index}: {seen}"))?;
             let view = ClusterView::fetch(node.addr()).await.map_err(|error| error.to_string())?;
@@ -99,7 +102,7 @@ impl Cluster {
                 let id = &self.node_ids[other];
                 let entry = view.entry(id).filter(|entry| entry.is_healthy());
                 let entry = entry.ok_or_else(|| format!("node {index} does not see node {other} as healthy"))?;
-                let known = parts.entry(other).or_insert_with(|| entry.master.clone());
+                let known = masters.entry(other).or_insert_with(|| entry.master.clone());
                 if *known != entry.master {
                     return Err(format!("node {index} has another master for node {other}"));
                 }
@@ -112,8 +115,9 @@ impl Cluster {
     }
 }
 
+/// `Ok` if the node reports that the cluster is healthy and all slots have owners.
 async fn check_state(node: &Server) -> std::result::Result<(), String> {
-    let facts =
+    let fields =
         command::info_fields(node.addr(), None, &["CLUSTER", "INFO"]).await.map_err(|error| error.to_string())?;
-    command::check_fields(&facts, &[("cluster_state", "ok"), ("cluster_slots_assigned", "16384")])
+    command::check_fields(&fields, &[("cluster_state", "ok"), ("cluster_slots_assigned", "16384")])
 }

@@ -10,7 +10,9 @@ use crate::{Result, redis::command, try_eventually};
 /// A node before it belongs to a cluster.
 pub(super) struct StandaloneNode {
     pub(super) addr: SocketAddr,
+    /// The port for the other nodes.
     pub(super) bus_port: u16,
+    /// The id by which the other nodes will know it.
     pub(super) id: String,
 }
 
@@ -20,7 +22,8 @@ pub(super) fn assign_slots(masters: usize) -> Vec<usize> {
     (0..slots).map(|slot| slot * masters / slots).collect()
 }
 
-/// Assigns the slots, introduces the nodes to each other, and makes each replica follow its master.
+/// Makes the nodes a cluster: assigns the slots to `owners` (one index for each slot), introduces
+/// the nodes to each other, and makes each replica follow its master.
 pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> Result<()> {
     let masters = owners.iter().max().map_or(0, |last| last + 1);
     for (index, node) in nodes.iter().enumerate() {
@@ -44,7 +47,7 @@ pub(super) async fn form_cluster(nodes: &[StandaloneNode], owners: &[usize]) -> 
     Ok(())
 }
 
-/// A replica can follow a master only once it knows it.
+/// Makes a replica follow its master; retries until the replica knows the master.
 async fn replicate(replica: &StandaloneNode, master: &StandaloneNode) -> Result<()> {
     let words = ["CLUSTER", "REPLICATE", &master.id];
     try_eventually("replica that follows its master", START_TIMEOUT, || command(replica, &words)).await

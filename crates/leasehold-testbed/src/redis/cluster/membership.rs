@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Starts one more node, which no other knows yet, and returns its address.
+    /// Starts one more node outside the cluster, and returns its address.
     ///
     /// # Errors
     ///
@@ -34,11 +34,11 @@ impl Cluster {
             .spare_node
             .take()
             .ok_or_else(|| Error::NotRunning { program: "a spare node of the cluster".to_owned() })?;
-        // A node that left gets another id.
-        let spare_is = read_identity(&spare).await;
+        // Read again: a node that has left a cluster has a new id.
+        let identity = read_identity(&spare).await;
         let at = self.nodes.len();
         self.nodes.push(spare);
-        let spare = match spare_is {
+        let spare = match identity {
             Ok(found) => found,
             Err(error) => {
                 self.spare_node = self.nodes.pop();

@@ -8,18 +8,18 @@ use crate::{
     redis::{RespClient, command},
 };
 
-/// The number of keys that move at a time.
+/// The maximum number of keys that move with one command.
 const BATCH_SIZE: &str = "100";
 /// The time limit of one batch, in milliseconds.
 const BATCH_TIMEOUT_MS: &str = "5000";
 /// The time limit for all nodes to learn of a slot's new owner.
 const AGREEMENT_TIMEOUT: Duration = crate::TEST_TIMEOUT;
 
-/// A slot in migration; see [`Cluster::begin_migration`].
+/// A slot that moves from one node to another; see [`Cluster::begin_migration`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the slot stays between two nodes until the migration is finished"]
 pub struct Migration {
-    /// The slot.
+    /// The number of the slot.
     pub slot: u16,
     /// The number of the source node.
     pub from: usize,

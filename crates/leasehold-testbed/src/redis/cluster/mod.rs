@@ -38,11 +38,11 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
-    /// The node ids.
+    /// The ids by which the nodes know each other, in the order of `nodes`.
     node_ids: Vec<String>,
-    /// The last known owner of each slot, to detect a failover.
+    /// The number of the last known owner of each slot, to detect a failover.
     slot_owners: Vec<usize>,
-    /// The replicas that [`Cluster::cut_replication`] has paused.
+    /// The numbers of the replicas that [`Cluster::cut_replication`] has paused.
     paused_replicas: Vec<usize>,
     /// A running node outside the cluster; see [`Cluster::start_spare_node`].
     spare_node: Option<Server>,
@@ -84,10 +84,10 @@ impl Cluster {
         let nodes =
             try_join_all((0..count).map(|at| Server::start(ClusterNode { redis: node(at), node_timeout: timeout })))
                 .await?;
-        let loners = try_join_all(nodes.iter().map(read_identity)).await?;
+        let standalone = try_join_all(nodes.iter().map(read_identity)).await?;
         let owners = formation::assign_slots(masters);
-        formation::form_cluster(&loners, &owners).await?;
-        let ids = loners.into_iter().map(|loner| loner.id).collect();
+        formation::form_cluster(&standalone, &owners).await?;
+        let ids = standalone.into_iter().map(|node| node.id).collect();
         let cluster = Self {
             nodes,
             node_ids: ids,
@@ -163,6 +163,7 @@ impl Cluster {
     }
 }
 
+/// Reads the address, the bus port and the id of a node.
 async fn read_identity(node: &Server) -> Result<StandaloneNode> {
     let addr = node.addr();
     let id = command::into_text(command::command_once(addr, None, &["CLUSTER", "MYID"]).await?)?;

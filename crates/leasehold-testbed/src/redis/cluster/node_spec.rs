@@ -8,7 +8,7 @@ use crate::{
     redis::{self, Redis},
 };
 
-/// A node to start, alone at first.
+/// A node of a cluster to start; it knows no other node at first.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterNode {
     pub(super) redis: Redis,

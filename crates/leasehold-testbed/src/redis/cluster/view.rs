@@ -8,19 +8,21 @@ use crate::{Result, redis::command};
 #[derive(Debug)]
 pub(super) struct ClusterView(Vec<NodeEntry>);
 
-/// Its view of one node.
+/// How a node of the cluster sees one node, itself or another.
 #[derive(Debug)]
 pub(super) struct NodeEntry {
     pub(super) id: String,
     flags: Vec<String>,
-    /// The id of the node that it replicates.
+    /// The id of the node that it replicates; `None` for a master.
     pub(super) master: Option<String>,
+    /// Whether the viewing node has a connection to it.
     is_connected: bool,
+    /// The ranges of slots that it owns: the first and the last slot of each.
     slots: Vec<(u16, u16)>,
 }
 
 impl ClusterView {
-    /// Queries the node at `addr`.
+    /// Asks the node at `addr` for its view of all nodes.
     pub(super) async fn fetch(addr: SocketAddr) -> Result<Self> {
         let text = command::into_text(command::command_once(addr, None, &["CLUSTER", "NODES"]).await?)?;
         Ok(Self(text.lines().filter_map(NodeEntry::parse).collect()))
@@ -36,7 +38,8 @@ impl ClusterView {
 }
 
 impl NodeEntry {
-    /// Columns: id, address, flags, master, ping sent, pong received, epoch, link, slots.
+    /// Parses a line of `CLUSTER NODES`; `None` if it has too few columns. Columns: id, address,
+    /// flags, master, ping sent, pong received, epoch, link, slots.
     fn parse(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split_whitespace().collect();
         Some(Self {
@@ -52,14 +55,15 @@ impl NodeEntry {
         self.flags.iter().any(|found| found == flag)
     }
 
-    /// Neither in handshake, nor suspected, nor down.
+    /// Whether the node is neither in handshake, nor suspected to be down, nor down.
     pub(super) fn is_healthy(&self) -> bool {
-        let ill = ["handshake", "noaddr", "fail?", "fail"];
-        self.is_connected && !ill.iter().any(|flag| self.has_flag(flag))
+        let unhealthy_flags = ["handshake", "noaddr", "fail?", "fail"];
+        self.is_connected && !unhealthy_flags.iter().any(|flag| self.has_flag(flag))
     }
 }
 
-/// `7` or `7-9`; a migrating slot, such as `[7->-id]`, is also in its owner's list.
+/// Parses a slot `7` or a range `7-9`. `None` for a migrating slot such as `[7->-id]`, which its
+/// owner lists in a range, too.
 fn parse_slots(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some((first.parse().ok()?, last.parse().ok()?))

@@ -11,7 +11,7 @@ use super::{Redis, command};
 use crate::{Result, Server, try_eventually};
 use sentinel_spec::{MASTER_NAME, Sentinel};
 
-/// How many Sentinels there are.
+/// How many Sentinels a set has.
 const SENTINEL_COUNT: usize = 3;
 /// The default time after which an unresponsive master counts as down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
@@ -49,9 +49,9 @@ pub struct SentinelSet {
     nodes: Vec<Server>,
     sentinels: Vec<Server>,
     password: Option<String>,
-    /// The last known master, to detect a failover.
+    /// The number of the last known master, to detect a failover.
     last_known_master: usize,
-    /// The replicas that [`SentinelSet::cut_replication`] has paused.
+    /// The numbers of the replicas that [`SentinelSet::cut_replication`] has paused.
     paused_replicas: Vec<usize>,
 }
 
@@ -162,7 +162,7 @@ impl SentinelSet {
         Ok(master)
     }
 
-    /// The master; retries until a Sentinel reports it.
+    /// The number of the master; retries until a Sentinel reports it.
     async fn await_master(&self) -> Result<usize> {
         try_eventually("reply of a Sentinel", REPLY_TIMEOUT, || self.master()).await
     }

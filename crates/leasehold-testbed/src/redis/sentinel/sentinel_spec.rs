@@ -13,7 +13,7 @@ pub(super) const MASTER_NAME: &str = "mymaster";
 /// How many Sentinels must agree that the master is down.
 pub(super) const QUORUM: usize = 2;
 
-/// A Sentinel's intervals cannot be configured, but a command sets them after each start:
+/// The command that shortens a Sentinel's intervals after each start, because no configuration can:
 ///
 /// - It publishes and queries more often than every two and ten seconds, so that tests do not wait
 ///   for that.
@@ -30,6 +30,7 @@ const CONFIG_FILE: &str = "sentinel.conf";
 #[derive(Clone, Debug)]
 pub(super) struct Sentinel {
     pub(super) master_port: u16,
+    /// The password of the data nodes, if they have one.
     pub(super) password: Option<String>,
     /// The time after which an unresponsive master counts as down.
     pub(super) down_after: Duration,
@@ -80,7 +81,7 @@ impl ServerSpec for Sentinel {
         fs::write(file, self.config(workspace)).map_err(writing)
     }
 
-    /// It is ready when it uses our intervals.
+    /// Sets the intervals of [`DEBUG_PERIODS`]: the Sentinel is ready when it has accepted them.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             command::command_once(workspace.addr(), None, &DEBUG_PERIODS)

@@ -40,8 +40,9 @@ impl SentinelSet {
         let flat = command::into_texts(
             command::command_once(sentinel.addr(), None, &["SENTINEL", "MASTER", MASTER_NAME]).await?,
         )?;
-        let of = |key: &str| flat.chunks_exact(2).find(|pair| pair[0] == key).and_then(|pair| pair[1].parse().ok());
-        let epoch = of("config-epoch").ok_or_else(|| Error::Protocol {
+        let value_of =
+            |key: &str| flat.chunks_exact(2).find(|pair| pair[0] == key).and_then(|pair| pair[1].parse().ok());
+        let epoch = value_of("config-epoch").ok_or_else(|| Error::Protocol {
             peer: "Sentinel".to_owned(),
             problem: format!("its reply has no configuration epoch: {flat:?}"),
         })?;
@@ -73,6 +74,7 @@ impl SentinelSet {
         try_eventually("settled set of Sentinels", bound, || self.check_settled()).await
     }
 
+    /// The number of the node that this Sentinel names as the master.
     async fn master_named_by(&self, sentinel: &Server) -> Result<usize> {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME];
         let masters = command::into_texts(command::command_once(sentinel.addr(), None, &words).await?)?;
@@ -84,6 +86,7 @@ impl SentinelSet {
         })
     }
 
+    /// The number of the master, if the Sentinels agree on another one than the last known.
     async fn check_new_master(&self) -> std::result::Result<usize, String> {
         let master = self.agreed_master().await?;
         if master == self.last_known_master {
@@ -124,12 +127,13 @@ impl SentinelSet {
 
     async fn check_is_master(&self, master: usize) -> std::result::Result<(), String> {
         let addr = self.nodes[master].addr();
-        let facts = command::info_fields(addr, self.password.as_deref(), &["INFO", "replication"]).await;
-        command::check_fields(&facts.map_err(|error| error.to_string())?, &[("role", "master")])
+        let fields = command::info_fields(addr, self.password.as_deref(), &["INFO", "replication"]).await;
+        command::check_fields(&fields.map_err(|error| error.to_string())?, &[("role", "master")])
     }
 }
 
-/// Whether a Sentinel knows `count` healthy peers of a kind.
+/// `Ok` if a Sentinel knows exactly `count` peers of this kind (`REPLICAS` or `SENTINELS`) that
+/// have these fields.
 async fn check_known_peers(
     sentinel: SocketAddr,
     kind: &str,

@@ -11,18 +11,18 @@ use crate::{
     },
 };
 
-/// The time limit for a new follower to copy the leader's data; then the members elect again. It
-/// must be shorter than the tests' bound.
+/// The time limit for a new follower to copy the leader's data; then the members elect again.
+/// Shorter than [`TEST_TIMEOUT`](crate::TEST_TIMEOUT), so that a test survives a failed attempt.
 const ELECTS_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// A member to start.
+/// A member of an ensemble to start.
 #[derive(Clone, Debug)]
 pub(super) struct EnsembleMember {
     pub(super) zookeeper: ZooKeeper,
     pub(super) index: usize,
     /// The addresses of all members for each other, as lines of the configuration.
     pub(super) server_entries: Vec<(String, String)>,
-    /// The port through which it reaches the others.
+    /// The port of the SOCKS router through which it reaches the other members.
     pub(super) router_port: u16,
 }
 
@@ -36,7 +36,7 @@ impl ServerSpec for EnsembleMember {
         self.zookeeper.java_arguments(&[
             ("socksProxyHost", "127.0.0.1"),
             ("socksProxyPort", &router),
-            // By default, Java uses no proxy for this machine.
+            // By default, Java uses no SOCKS proxy for addresses of this machine.
             ("socksNonProxyHosts", ""),
         ])
     }
@@ -55,7 +55,7 @@ impl ServerSpec for EnsembleMember {
         self.zookeeper.write_files(workspace.port(), workspace.dir(), &settings)
     }
 
-    /// This word works without a leader, too.
+    /// Sends the word `ruok`, to which a member replies even without a leader.
     fn probe<'a>(&'a self, workspace: &'a Workspace) -> Probe<'a> {
         Box::pin(async move {
             match send_word(workspace.addr(), "ruok").await {

@@ -53,7 +53,7 @@ impl Ensemble {
         Self::start_with(count, &ZooKeeper::new()).await
     }
 
-    /// Like [`Ensemble::start`], with common settings.
+    /// Like [`Ensemble::start`], with the settings of `template` for each server.
     ///
     /// # Errors
     ///
@@ -81,23 +81,23 @@ impl Ensemble {
         Ok(ensemble)
     }
 
-    /// The connect string of all of them: `127.0.0.1:2181,127.0.0.1:2182,…`
+    /// ZooKeeper's connect string with all servers: `127.0.0.1:2181,127.0.0.1:2182,…`
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         hosts.join(",")
     }
 
-    /// The client address of one of them.
+    /// The address at which the server with this number, counted from 0, accepts clients.
     pub fn addr(&self, at: usize) -> SocketAddr {
         self.servers[at].addr()
     }
 
-    /// One of them.
+    /// The server with this number, counted from 0.
     pub fn server(&self, at: usize) -> &Server {
         &self.servers[at]
     }
 
-    /// One of them, to kill, pause or restart.
+    /// The server with this number, counted from 0: to kill, pause or restart it.
     ///
     /// A restart only waits until it responds, because it may be the only one that is up;
     /// [`Ensemble::wait_until_settled`] waits until it serves.
@@ -105,7 +105,7 @@ impl Ensemble {
         &mut self.servers[at]
     }
 
-    /// All of them.
+    /// All servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }

@@ -25,11 +25,14 @@ pub(super) struct PeerPorts {
 /// own addresses, and connect to those.
 #[derive(Debug)]
 pub(super) struct PeerNetwork {
+    /// The SOCKS router of each member.
     routers: Vec<SocksRouter>,
     peer_proxies: Vec<PeerProxy>,
+    /// Whether each member is cut off from all others.
     is_cut_off: Vec<bool>,
+    /// The two addresses at which each member listens for the others.
     addrs: Vec<[SocketAddr; 2]>,
-    /// Reserved for the members, also while they are down.
+    /// Keeps the members' ports reserved, also while they are down.
     _reserved: Vec<PeerPorts>,
 }
 
@@ -64,7 +67,7 @@ impl PeerNetwork {
         Ok(Self { routers, peer_proxies: ways, is_cut_off: vec![false; addrs.len()], addrs, _reserved: ports })
     }
 
-    /// The members, as listed in each configuration.
+    /// The lines that list all members in each member's configuration.
     pub(super) fn server_entries(&self) -> Vec<(String, String)> {
         let entry = |(index, [quorum, election]): (usize, &[SocketAddr; 2])| {
             let ports = format!("{}:{}:{}", Ipv4Addr::LOCALHOST, quorum.port(), election.port());
@@ -106,7 +109,7 @@ impl PeerNetwork {
         }
     }
 
-    /// Whether a member has connected to the leader since the last partition between them.
+    /// Whether a member has connected to the leader since both were last healed.
     pub(super) fn is_connected_to_leader(&self, member: usize, leader: usize) -> bool {
         let mut quorum = self.peer_proxies.iter().filter(|way| (way.from, way.to) == (member, leader));
         quorum.next().is_some_and(|way| way.proxy.counts().accepted > way.ended_connections)

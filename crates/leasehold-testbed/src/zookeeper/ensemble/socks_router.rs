@@ -22,6 +22,7 @@ use crate::{Error, Result, process::is_listening};
 /// The pause after a listener has failed, usually because file descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+// The numbers of the SOCKS5 protocol (RFC 1928).
 const VERSION: u8 = 5;
 const NO_PASSWORD: u8 = 0;
 const CONNECT: u8 = 1;
@@ -38,7 +39,7 @@ pub(super) struct SocksRouter {
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
 
-/// From the requested target to its actual address.
+/// The actual address for each requested target.
 type Routes = HashMap<SocketAddr, SocketAddr>;
 
 impl SocksRouter {
@@ -76,7 +77,7 @@ impl Drop for SocksRouter {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.thread.take() {
             drop(stop);
-            // Even if it panicked, its connections are closed.
+            // The result is ignored: even if the thread panicked, its connections are closed.
             let _ = thread.join();
         }
     }
@@ -101,8 +102,8 @@ async fn serve_connection(mut client: TcpStream, routes: &Routes) -> io::Result<
     let Some(target) = read_target(&mut client).await? else {
         return write_reply(&mut client, FAILURE).await;
     };
-    // A proxy would always accept the connection, and then close it. A follower that is refused
-    // retries until its leader is ready; a follower whose connection closes abandons the leader.
+    // Connects before it replies: a follower whose connection is refused retries until its leader
+    // is ready, but a follower whose connection is accepted and then closed abandons the leader.
     let Some(&place) = routes.get(&target).filter(|_| is_listening(target.port())) else {
         return write_reply(&mut client, REFUSED).await;
     };
@@ -114,7 +115,7 @@ async fn serve_connection(mut client: TcpStream, routes: &Routes) -> io::Result<
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// The client's target; `None` for an unsupported request.
+/// Reads the address to which the client wants to connect; `None` for an unsupported request.
 async fn read_target(client: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     let [_, methods] = read_bytes(client).await?;
     let mut offered = vec![0; usize::from(methods)];

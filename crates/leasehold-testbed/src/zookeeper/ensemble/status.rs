@@ -1,4 +1,4 @@
-//! The members' own reports.
+//! The roles that the members of an ensemble report.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Ensemble {
-    /// The server that reports itself as leader; waits until there is one. Servers that are down,
-    /// paused or cut off are not queried.
+    /// The number of the server that reports itself as leader; waits until there is one. Servers
+    /// that are down, paused or cut off are not queried.
     ///
     /// # Errors
     ///
@@ -19,8 +19,8 @@ impl Ensemble {
         try_eventually("leader of the ensemble", START_TIMEOUT, || self.find_leader()).await
     }
 
-    /// The servers that report themselves as followers. Servers that are down, paused or cut off
-    /// are not queried.
+    /// The numbers of the servers that report themselves as followers. Servers that are down,
+    /// paused or cut off are not queried.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl Ensemble {
         Ok(roles.into_iter().filter(|(_, role)| *role == Role::Follower).map(|(at, _)| at).collect())
     }
 
-    /// The role that one of them reports.
+    /// The role that the server with this number, counted from 0, reports.
     ///
     /// # Errors
     ///
@@ -50,6 +50,7 @@ impl Ensemble {
         try_eventually("settled ensemble", bound, || self.check_settled()).await
     }
 
+    /// The numbers of the servers that are neither down nor paused nor cut off.
     fn reachable(&self) -> impl Iterator<Item = usize> {
         let servers = self.servers.iter().enumerate();
         servers.filter(|(at, server)| server.is_awake() && !self.network.is_cut_off(*at)).map(|(at, _)| at)
@@ -78,12 +79,12 @@ impl Ensemble {
         if followers.len() + 1 != self.reachable().count() {
             return Err(format!("server {leader} leads, and of the others only {followers:?} follow"));
         }
-        // It may still report itself as a follower from before it was cut off.
+        // A member that was cut off may still report itself as a follower of before.
         if let Some(late) = followers.iter().find(|&&at| !self.network.is_connected_to_leader(at, leader)) {
             return Err(format!("server {late} has not reconnected to server {leader}"));
         }
-        let facts = monitor_values(self.addr(leader)).await.map_err(|error| error.to_string())?;
-        let synced = facts.get("zk_synced_followers").and_then(|count| count.parse::<f64>().ok());
+        let values = monitor_values(self.addr(leader)).await.map_err(|error| error.to_string())?;
+        let synced = values.get("zk_synced_followers").and_then(|count| count.parse::<f64>().ok());
         if synced.is_some_and(|count| count >= followers.len() as f64) {
             Ok(())
         } else {

@@ -1,8 +1,8 @@
-//! What several tests need to know about processes.
+//! Helpers of several tests: whether a process is alive, and which data templates exist.
 
 use std::fs;
 
-/// Whether the process runs, or could: one that is dead and not yet waited for does not count.
+/// Whether the process runs or is stopped; `false` for one that has ended and was not reaped yet.
 pub(crate) fn is_alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat.rsplit_once(')').map(|(_, fields)| fields.trim_start());
@@ -10,7 +10,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     })
 }
 
-/// The data folders that are kept for later servers of a kind, and which files they are.
+/// The data templates of one kind of server on this machine, each with its inode number.
 pub(crate) fn data_templates(kind: &str) -> Vec<(std::path::PathBuf, u64)> {
     let start = format!("leasehold-template-{kind}-");
     let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();

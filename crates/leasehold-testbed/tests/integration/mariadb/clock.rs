@@ -1,4 +1,4 @@
-//! A MariaDB whose wall clock is moved.
+//! A MariaDB whose wall clock a test sets.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{client, single_value};
 
-/// Seconds between the server's clock and the right one.
+/// By how many seconds the server's clock is ahead of that of `reference`.
 async fn clock_offset(server: &Server, reference: &Server) -> f64 {
     let question = "SELECT UNIX_TIMESTAMP(SYSDATE(6))";
     let (theirs, ours) = (single_value(server, question).await, single_value(reference, question).await);
@@ -48,7 +48,7 @@ async fn a_killed_server_leaves_no_shared_memory_of_its_clock() {
     let clock = WallClock::new().unwrap();
     let mut server = MariaDb::new().clock(&clock).start().await.unwrap();
     let owner = fs::metadata(server.dir()).unwrap().uid();
-    // Another user may have left one by the same number.
+    // A process of another user with the same id may have left such a file.
     let owners = |pid: u32| fs::metadata(format!("/dev/shm/faketime_shm_{pid}")).map(|found| found.uid()).ok();
     let left = |pid: u32| owners(pid) == Some(owner);
     let first = server.pid().unwrap();

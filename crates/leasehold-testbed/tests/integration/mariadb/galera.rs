@@ -1,4 +1,4 @@
-//! Members of a Galera cluster agree, and one that is left alone refuses.
+//! The members of a Galera cluster replicate every write; a partitioned member refuses its clients.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn insert(server: &Server, number: u32) -> mysql_async::Result<()> {
     client.query_drop(format!("INSERT INTO t VALUES ({number})")).await
 }
 
-/// What is there when all that was committed before has come.
+/// The rows of the table, once every write committed before on any member has arrived.
 async fn read_rows(server: &Server) -> mysql_async::Result<Vec<u32>> {
     let mut client = client(server).await?;
     client.query_drop("SET SESSION wsrep_sync_wait = 1").await?;
@@ -45,7 +45,7 @@ async fn three_members_replicate_every_write_and_survive_the_loss_of_one() {
     for server in galera.servers() {
         assert_eq!(read_rows(server).await.unwrap(), [0, 1, 2]);
     }
-    // Also without the one that was first, and when it is back.
+    // Also without the member that was started first, and after it has rejoined.
     galera.server_mut(0).kill().unwrap();
     eventually(TEST_TIMEOUT, || galera.check_size(1, 2)).await;
     insert(galera.server(1), 3).await.unwrap();

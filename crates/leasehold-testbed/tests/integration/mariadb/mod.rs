@@ -1,4 +1,4 @@
-//! MariaDB in all the shapes that the testbed gives it.
+//! MariaDB alone, with its own clock, with TLS, and as a Galera cluster.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod clock;
@@ -9,17 +9,17 @@ mod tls;
 use leasehold_testbed::{Server, mariadb};
 use mysql_async::{Conn, Opts, OptsBuilder};
 
-/// An ordinary client, by the server's URL.
+/// Connects as the ordinary user.
 async fn client(server: &Server) -> mysql_async::Result<Conn> {
     Conn::new(options(server)).await
 }
 
-/// TCP and nothing else.
+/// Options of the server's URL, with TCP only: no Unix socket.
 fn options(server: &Server) -> OptsBuilder {
     OptsBuilder::from_opts(Opts::from_url(&server.url()).unwrap()).prefer_socket(false)
 }
 
-/// The one cell that comes back.
+/// The single value that a statement returns.
 async fn single_value(server: &Server, statement: &str) -> String {
     let rows = mariadb::query(server, statement).await.unwrap();
     assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");

@@ -1,4 +1,4 @@
-//! One MariaDB.
+//! One MariaDB: users, data, settings and connections.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
@@ -59,7 +59,7 @@ async fn a_killed_server_keeps_committed_data_unless_wiped() {
     assert!(client(&server).await.is_err());
     server.restart(Data::Keep).await.unwrap();
     assert_eq!(read_rows(&server).await.unwrap(), [7]);
-    // An orderly end, though a client is connected.
+    // A clean shutdown, although a client is connected.
     let lingering = client(&server).await.unwrap();
     server.restart(Data::Keep).await.unwrap();
     assert_eq!(read_rows(&server).await.unwrap(), [7]);

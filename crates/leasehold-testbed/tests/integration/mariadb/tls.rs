@@ -1,18 +1,21 @@
-//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
+//! MariaDB with TLS: a strict client accepts its certificate, and refuses that of another
+//! authority.
 
 use std::{fs, path::Path};
 
 use leasehold_testbed::{
     Data,
-    mariadb::{self, MariaDb, TlsMariaDb},
+    mariadb::{self, MariaDb},
+    tls::TlsServer,
 };
 use mysql_async::{ClientIdentity, Conn, SslOpts, prelude::Queryable};
 
 use super::options;
 
-/// How the connection is encrypted, as the server sees it.
-async fn connection_cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
-    // The client library asks for the process's own; whoever was first stays.
+/// Connects over TLS, trusting only `ca`; returns the cipher that the server reports.
+async fn connection_cipher(mariadb: &TlsServer, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
+    // The client library uses the process's default crypto provider; only the first installation
+    // counts.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let mut tls = SslOpts::default().with_disable_built_in_roots(true).with_root_certs(vec![ca.to_owned().into()]);
     if with_certificate {
@@ -30,12 +33,12 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     let mut mariadb = MariaDb::new().tls().start().await.unwrap();
     let other = MariaDb::new().tls().start().await.unwrap();
     assert!(!connection_cipher(&mariadb, &mariadb.ca, false).await.unwrap().is_empty());
-    let stranger = connection_cipher(&mariadb, &other.ca, false).await.unwrap_err();
-    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
+    let other_ca = connection_cipher(&mariadb, &other.ca, false).await.unwrap_err();
+    assert!(other_ca.to_string().contains("invalid peer certificate"), "{other_ca}");
     assert!(super::client(&mariadb.server).await.is_err(), "without TLS");
     assert_eq!(mariadb::query(&mariadb.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
 
-    // A new machine still has the certificates that its clients know.
+    // After a wipe, the server still has the certificates that its clients know.
     let before = fs::read(&mariadb.ca).unwrap();
     mariadb.server.kill().unwrap();
     mariadb.server.restart(Data::Wipe).await.unwrap();
@@ -47,6 +50,6 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
 async fn a_server_may_require_a_client_certificate() {
     let mariadb = MariaDb::new().tls().require_client_certificates().start().await.unwrap();
     assert!(!connection_cipher(&mariadb, &mariadb.ca, true).await.unwrap().is_empty());
-    let nobody = connection_cipher(&mariadb, &mariadb.ca, false).await;
-    assert!(nobody.is_err(), "{nobody:?}");
+    let without_certificate = connection_cipher(&mariadb, &mariadb.ca, false).await;
+    assert!(without_certificate.is_err(), "{without_certificate:?}");
 }

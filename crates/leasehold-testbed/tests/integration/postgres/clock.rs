@@ -1,4 +1,4 @@
-//! A PostgreSQL whose wall clock is moved.
+//! A PostgreSQL whose wall clock a test sets.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{client, error_message, single_value};
 
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-/// Seconds between the server's clock and the right one.
+/// By how many seconds the server's clock is ahead of that of `reference`.
 async fn clock_offset(server: &Server, reference: &Server) -> f64 {
     let question = "SELECT extract(epoch FROM clock_timestamp())";
     let (theirs, ours) = (single_value(server, question).await, single_value(reference, question).await);

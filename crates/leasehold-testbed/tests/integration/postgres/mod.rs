@@ -1,4 +1,4 @@
-//! PostgreSQL in all the shapes that the testbed gives it.
+//! PostgreSQL alone, with its own clock, with TLS, with a standby, and behind PgBouncer.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod clock;
@@ -11,24 +11,24 @@ mod tls;
 use leasehold_testbed::{Server, postgres};
 use tokio_postgres::{Client, NoTls};
 
-/// An ordinary client, by a URL.
+/// Connects to `url`.
 async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// An ordinary client of `server`.
+/// Connects to `server` as the ordinary user.
 async fn client(server: &Server) -> Result<Client, tokio_postgres::Error> {
     connect(&server.url()).await
 }
 
-/// The server's own words.
+/// The server's error message.
 fn error_message(error: &tokio_postgres::Error) -> String {
     error.as_db_error().map(|answer| answer.message().to_owned()).unwrap_or_else(|| format!("{error:?}"))
 }
 
-/// The server process at the other end.
+/// The process id of the server process that serves the client's connection.
 async fn backend_pid(client: &Client) -> u64 {
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     pid.try_into().unwrap()
@@ -44,7 +44,7 @@ async fn read_rows(server: &Server) -> Result<Vec<i32>, tokio_postgres::Error> {
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// The one cell that comes back.
+/// The single value that a statement returns.
 async fn single_value(server: &Server, statement: &str) -> String {
     let rows = postgres::query(server, statement).await.unwrap();
     assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");

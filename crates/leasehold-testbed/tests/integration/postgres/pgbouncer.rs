@@ -1,4 +1,4 @@
-//! PgBouncer hands the same few connections to all clients.
+//! PgBouncer lets all clients share a few connections to PostgreSQL.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::{client, error_message};
 
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// One that prepares nothing: a prepared statement would stay with the connection.
+/// The process id of the server process that serves the client now. Uses no prepared statement,
+/// which would belong to one server connection.
 async fn unprepared_backend_pid(client: &Client) -> u64 {
     let answer = client.simple_query("SELECT pg_backend_pid()").await.unwrap();
     let pids = answer.iter().filter_map(|message| match message {

@@ -1,4 +1,5 @@
-//! A PostgreSQL is many processes, and has memory outside its folder: all of it goes at once.
+//! PostgreSQL has many processes, and shared memory outside its folder: all of them end with the
+//! server.
 
 use std::{fs, time::Duration};
 
@@ -7,7 +8,7 @@ use leasehold_testbed::{Data, Server, postgres};
 use super::{backend_pid, client, insert_row, read_rows, single_value};
 use crate::common::is_alive;
 
-/// The pieces of shared memory that `process` made.
+/// The segments of shared memory that `process` has created.
 fn shared_memory_of(process: u32) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let made_by = |row: &&str| row.split_whitespace().nth(4) == Some(&process.to_string());
@@ -49,7 +50,7 @@ async fn a_clean_shutdown_does_not_wait_for_clients() {
     insert_row(&server).await;
     let lingering = client(&server).await.unwrap();
     server.restart(Data::Keep).await.unwrap();
-    // After a crash it would have said so.
+    // After a crash, the log would report a recovery.
     assert!(!server.log().contains("was not properly shut down"), "{}", server.log());
     assert_eq!(read_rows(&server).await.unwrap(), [7]);
     assert!(lingering.batch_execute("SELECT 1").await.is_err());

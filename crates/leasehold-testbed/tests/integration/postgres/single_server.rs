@@ -1,4 +1,4 @@
-//! One PostgreSQL.
+//! One PostgreSQL: users, data, settings and connections.
 
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 

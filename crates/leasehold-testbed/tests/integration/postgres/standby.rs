@@ -1,4 +1,4 @@
-//! A standby follows, refuses to write, and takes over.
+//! A standby follows its primary, refuses writes, and can be promoted.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_standby_follows_and_takes_over() {
     let refused = insert(&standby, 9).await.unwrap_err();
     assert!(refused.contains("read-only"), "{refused}");
 
-    // It may come back while there is nobody to follow.
+    // The standby may restart while its primary is down.
     primary.kill().unwrap();
     standby.kill().unwrap();
     standby.restart(Data::Keep).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_standby_follows_and_takes_over() {
     assert_eq!(read_rows(&standby).await.unwrap(), [7, 8, 9]);
     let again = postgres::promote(&standby).await;
     assert!(matches!(again, Err(Error::Refused { .. })), "{again:?}");
-    // And it stays what it has become.
+    // After a restart, the promoted standby is still a primary.
     standby.restart(Data::Keep).await.unwrap();
     insert(&standby, 10).await.unwrap();
 }

@@ -1,10 +1,12 @@
-//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
+//! PostgreSQL with TLS: a strict client accepts its certificate, and refuses that of another
+//! authority.
 
 use std::{error::Error, fs, path::Path, sync::Arc};
 
 use leasehold_testbed::{
     Data,
-    postgres::{self, Postgres, TlsPostgres},
+    postgres::{self, Postgres},
+    tls::TlsServer,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -20,13 +22,14 @@ use tokio_rustls::{
     },
 };
 
-/// The question whether the server speaks TLS, and the answer that it does.
+/// The client's request to use TLS (`SSLRequest`).
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+/// The server's reply to [`TLS_REQUEST`] that it uses TLS.
 const TLS_ACCEPTED: u8 = b'S';
 
 /// Whether the connection is encrypted, as the server sees it; the client trusts only `ca`.
 async fn is_encrypted(
-    postgres: &TlsPostgres,
+    postgres: &TlsServer,
     host: &str,
     ca: &Path,
     with_certificate: bool,
@@ -46,7 +49,7 @@ async fn is_encrypted(
     stream.write_all(&TLS_REQUEST).await?;
     assert_eq!(stream.read_u8().await?, TLS_ACCEPTED);
     let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, stream).await?;
-    // What goes over this stream is encrypted already.
+    // The stream is already encrypted, so the client library must not use TLS itself.
     let mut options: Config = postgres.server.url().parse()?;
     let (client, connection) = options.ssl_mode(SslMode::Disable).connect_raw(stream, NoTls).await?;
     tokio::spawn(connection);
@@ -61,13 +64,13 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
     for host in ["127.0.0.1", "localhost"] {
         assert!(is_encrypted(&postgres, host, &postgres.ca, false).await.unwrap());
     }
-    let stranger = is_encrypted(&postgres, "127.0.0.1", &other.ca, false).await.unwrap_err();
-    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
+    let other_ca = is_encrypted(&postgres, "127.0.0.1", &other.ca, false).await.unwrap_err();
+    assert!(other_ca.to_string().contains("invalid peer certificate"), "{other_ca}");
     let plain = super::client(&postgres.server).await.unwrap_err();
     assert!(super::error_message(&plain).contains("no encryption"), "{plain:?}");
     assert_eq!(postgres::query(&postgres.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
 
-    // A new machine still has the certificates that its clients know.
+    // After a wipe, the server still has the certificates that its clients know.
     let before = fs::read(&postgres.ca).unwrap();
     postgres.server.kill().unwrap();
     postgres.server.restart(Data::Wipe).await.unwrap();
@@ -79,6 +82,6 @@ async fn a_tls_server_is_authenticated_and_refuses_plain_connections() {
 async fn a_server_may_require_a_client_certificate() {
     let postgres = Postgres::new().tls().require_client_certificates().start().await.unwrap();
     assert!(is_encrypted(&postgres, "127.0.0.1", &postgres.ca, true).await.unwrap());
-    let nobody = is_encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await;
-    assert!(nobody.is_err(), "{nobody:?}");
+    let without_certificate = is_encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await;
+    assert!(without_certificate.is_err(), "{without_certificate:?}");
 }

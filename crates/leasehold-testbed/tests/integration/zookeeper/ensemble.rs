@@ -1,4 +1,4 @@
-//! Servers that elect a leader, lose it, come back, and are cut off.
+//! An ensemble elects a leader; members die, restart, and are partitioned.
 
 use std::{io, time::Duration};
 
@@ -14,10 +14,11 @@ use crate::zookeeper::session::{ErrorCode, NO_NODE, NodeKind, Session};
 const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 const LONG_SESSION: Duration = Duration::from_secs(30);
 
-/// How long a server that is cut off bears the silence.
+/// The time after which members give up an unresponsive one; a partitioned member serves clients
+/// for this long.
 const PEER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Writes through one server what can then be read from another.
+/// Creates a node through the server with this number.
 async fn create_node(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<(), ErrorCode>> {
     let mut client = Session::open(ensemble.addr(at), LONG_SESSION).await?;
     client.create(path, "v", NodeKind::Persistent).await
@@ -27,7 +28,7 @@ async fn read_node(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Res
     Session::open(ensemble.addr(at), LONG_SESSION).await?.get(path).await
 }
 
-/// Waits until one server has what was written through another.
+/// Waits until the server with this number has the node.
 async fn wait_for_node(ensemble: &Ensemble, at: usize, path: &str) {
     eventually(TEST_TIMEOUT, || async {
         match read_node(ensemble, at, path).await {
@@ -73,7 +74,7 @@ async fn an_ensemble_survives_its_leader_which_rejoins_with_or_without_its_data(
     }
 }
 
-/// One that stands still keeps its connections, and its place is taken all the same.
+/// A paused leader keeps its connections open, and the others elect another leader all the same.
 #[tokio::test]
 async fn a_paused_leader_is_replaced_and_rejoins() {
     let mut ensemble = Ensemble::start_with(3, &ZooKeeper::new().peer_timeout(PEER_TIMEOUT)).await.unwrap();
@@ -96,7 +97,7 @@ async fn a_partitioned_follower_serves_stale_reads_for_a_while() {
     ensemble.cut_off(follower);
     let cut = Instant::now();
     create_node(&ensemble, leader, "/behind-its-back").await.unwrap().unwrap();
-    // Its clients are served as if nothing had happened, with what is not true any more.
+    // The partitioned follower still serves its clients, with outdated data.
     assert_eq!(client.get("/before").await.unwrap().unwrap(), "v");
     assert_eq!(client.get("/behind-its-back").await.unwrap().unwrap_err(), NO_NODE);
     let answered = loop {
@@ -123,7 +124,7 @@ async fn a_partitioned_leader_is_replaced_and_loses_its_unacknowledged_writes() 
     let mut reader = Session::open(ensemble.addr(old), LONG_SESSION).await.unwrap();
     let mut writer = Session::open(ensemble.addr(old), LONG_SESSION).await.unwrap();
     ensemble.cut_off(old);
-    // It takes the write, and cannot promise it.
+    // The partitioned leader receives the write, but cannot acknowledge it.
     let written = writer.create("/lost", "v", NodeKind::Persistent);
     let read = reader.get("/before");
     let (written, read) = tokio::join!(written, read);
@@ -143,7 +144,8 @@ async fn a_partitioned_leader_is_replaced_and_loses_its_unacknowledged_writes() 
     assert_eq!(client.get("/lost").await.unwrap().unwrap_err(), NO_NODE);
 }
 
-/// A cut and a heal before anybody has noticed, and what a server says of itself meanwhile.
+/// A partition that heals before any member has detected it loses nothing. A delay between the
+/// leader and its followers slows writes, and no reads.
 #[tokio::test]
 async fn a_short_partition_heals_and_a_delay_slows_writes() {
     let mut ensemble = Ensemble::start(3).await.unwrap();
@@ -162,7 +164,7 @@ async fn a_short_partition_heals_and_a_delay_slows_writes() {
     let started = Instant::now();
     client.create("/far", "v", NodeKind::Persistent).await.unwrap().unwrap();
     assert!(started.elapsed() >= delay * 2, "proposal and vote took {:?}", started.elapsed());
-    // A read asks nobody else.
+    // A read is answered by one server alone, so the delay does not affect it.
     let client = tokio::sync::Mutex::new(client);
     eventually(TEST_TIMEOUT, || async {
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! ZooKeeper alone, with TLS, with users, and as an ensemble that loses and cuts off its members.
+//! ZooKeeper alone, with TLS, with users, and as an ensemble whose members die and are partitioned.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod ensemble;

@@ -1,4 +1,4 @@
-//! Just enough of ZooKeeper's protocol to open a session and touch nodes.
+//! A minimal ZooKeeper client: it opens a session, and creates, reads and deletes nodes.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-/// How long an answer may take; a server that says nothing for so long serves nobody.
+/// The timeout of a reply.
 const REPLY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
 const CREATE: i32 = 1;
@@ -17,17 +17,17 @@ const GET_DATA: i32 = 4;
 const CREATE_CONTAINER: i32 = 19;
 const CREATE_TTL: i32 = 21;
 
-/// What a node is to be.
+/// The lifetime of a new node.
 #[derive(Clone, Copy)]
 pub(crate) enum NodeKind {
     Persistent,
     Ephemeral,
     Container,
-    /// Lives so long after its last change.
+    /// The node is removed this long after its last change.
     Ttl(Duration),
 }
 
-/// The server's own code, such as -101 for a node that is not there.
+/// The server's error code, such as -101 for a node that does not exist.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ErrorCode(pub(crate) i32);
 
@@ -35,7 +35,7 @@ pub(crate) const NO_NODE: ErrorCode = ErrorCode(-101);
 
 pub(crate) struct Session<S> {
     stream: S,
-    /// What the server granted.
+    /// The session timeout that the server granted.
     pub(crate) timeout: Duration,
     last_request_id: i32,
 }
@@ -47,7 +47,7 @@ impl Session<TcpStream> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
-    /// Opens a session on a connection.
+    /// Opens a session on an existing connection, and requests the timeout `wanted`.
     pub(crate) async fn open_on(mut stream: S, wanted: Duration) -> io::Result<Self> {
         let mut hello = Vec::new();
         hello.extend(0_i32.to_be_bytes());
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let mut request = Vec::new();
         write_text(&mut request, path);
         write_text(&mut request, data);
-        // One entry: all rights to everybody.
+        // An ACL with one rule: all permissions for every client.
         request.extend([1_i32, 31].map(i32::to_be_bytes).concat());
         write_text(&mut request, "world");
         write_text(&mut request, "anyone");
@@ -90,7 +90,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         Ok(self.request(DELETE, &request).await?.map(drop))
     }
 
-    /// What is in a node.
+    /// Reads the data of a node.
     pub(crate) async fn get(&mut self, path: &str) -> io::Result<Result<String, ErrorCode>> {
         let mut request = Vec::new();
         write_text(&mut request, path);

@@ -1,4 +1,4 @@
-//! One server: what it is set to, what survives, and who may log in.
+//! One ZooKeeper: its settings, its data after a restart, and its users.
 
 use std::{
     fs,
@@ -57,7 +57,7 @@ async fn wait_until_gone(server: &Server, path: &str) {
 async fn sessions_may_be_short_and_their_nodes_are_removed() {
     let server = zookeeper::start().await.unwrap();
     assert_eq!(Session::open(server.addr(), SHORT_SESSION).await.unwrap().timeout, SHORT_SESSION);
-    // Nobody shows that it lives: it goes, though not before it has its node.
+    // The session sends no heartbeat, so it expires, and its node is removed.
     let mut brief = Session::open(server.addr(), Duration::from_secs(4)).await.unwrap();
     brief.create("/of-a-session", "", NodeKind::Ephemeral).await.unwrap().unwrap();
     let mut long = Session::open(server.addr(), LONG_SESSION).await.unwrap();
@@ -86,7 +86,7 @@ async fn tick_and_session_bounds_are_applied() {
     assert_eq!(Session::open(server.addr(), LONG_SESSION).await.unwrap().timeout, longest);
 }
 
-/// Has ZooKeeper's own client log in and ask who it is.
+/// Runs ZooKeeper's own command-line client with this login, and returns the output of `whoami`.
 async fn whoami(server: &Server, name: &str, password: &str) -> Output {
     let login = server.dir().join(format!("{name}-{password}.conf"));
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule";

@@ -1,10 +1,12 @@
-//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
+//! ZooKeeper with TLS: a strict client accepts its certificate, and refuses that of another
+//! authority.
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use leasehold_testbed::{
     Data,
-    zookeeper::{TlsZooKeeper, ZooKeeper, send_word},
+    tls::TlsServer,
+    zookeeper::{ZooKeeper, plain_addr, send_word},
 };
 use tokio::net::TcpStream;
 use tokio_rustls::{
@@ -23,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a session with `host` over TLS, trusting only `ca`.
 async fn open_over_tls(
-    at: &TlsZooKeeper,
+    at: &TlsServer,
     host: &str,
     ca: &Path,
     certificate: bool,
@@ -55,20 +57,20 @@ async fn a_tls_server_is_authenticated_and_may_require_a_client_certificate() {
     for host in ["127.0.0.1", "localhost"] {
         let mut client = open_over_tls(&at, host, &at.ca, false).await.unwrap();
         client.create(&format!("/{host}"), "v", NodeKind::Persistent).await.unwrap().unwrap();
-        let mut plain = Session::open(at.plain_addr, TIMEOUT).await.unwrap();
+        let mut plain = Session::open(plain_addr(&at.server), TIMEOUT).await.unwrap();
         assert_eq!(plain.get(&format!("/{host}")).await.unwrap().unwrap(), "v");
     }
-    let stranger = open_over_tls(&at, "127.0.0.1", &strict.ca, false).await.err().unwrap();
-    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
-    let misled = open_over_tls(&at, "example.org", &at.ca, false).await.err().unwrap();
-    assert!(misled.to_string().contains("not valid for name"), "{misled}");
-    assert!(Session::open(at.server.addr(), TIMEOUT).await.is_err(), "its port speaks only TLS");
-    assert_eq!(send_word(at.plain_addr, "ruok").await.unwrap(), "imok");
+    let other_ca = open_over_tls(&at, "127.0.0.1", &strict.ca, false).await.err().unwrap();
+    assert!(other_ca.to_string().contains("invalid peer certificate"), "{other_ca}");
+    let wrong_host = open_over_tls(&at, "example.org", &at.ca, false).await.err().unwrap();
+    assert!(wrong_host.to_string().contains("not valid for name"), "{wrong_host}");
+    assert!(Session::open(at.server.addr(), TIMEOUT).await.is_err(), "its port accepts only TLS");
+    assert_eq!(send_word(plain_addr(&at.server), "ruok").await.unwrap(), "imok");
 
     assert!(open_over_tls(&strict, "127.0.0.1", &strict.ca, true).await.is_ok());
     assert!(open_over_tls(&strict, "127.0.0.1", &strict.ca, false).await.is_err());
 
-    // A new machine still has the certificates that its clients know.
+    // After a wipe, the server still has the certificates that its clients know.
     let before = fs::read(&at.ca).unwrap();
     at.server.kill().unwrap();
     at.server.restart(Data::Wipe).await.unwrap();

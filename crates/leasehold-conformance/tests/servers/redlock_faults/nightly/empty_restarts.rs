@@ -18,7 +18,7 @@ fn now() -> Instant {
 async fn assert_second_holder_follows_the_first(fixture: &mut Fixture, options: &str, data: Data) {
     let (a, _proxies) = fixture.engine_without(&[3, 4], options).await;
     let (first, _) = until_granted(&a, &claim("a", None, TTL)).await;
-    // The same on a new name, so that the whole lease is left.
+    // The steps are repeated on a new name, so that the whole lease is left.
     let claim_b = claim("b", None, TTL);
     let (token, end) = eventually(TEST_TIMEOUT, || async {
         attempt(&a, &claim_b).await.map_err(|error| error.to_string())?.ok_or("the lock is not free".to_owned())

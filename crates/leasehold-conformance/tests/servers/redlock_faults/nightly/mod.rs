@@ -2,7 +2,7 @@
 
 mod clocks;
 mod empty_restarts;
-mod eviction;
+mod force_release;
 mod hung_nodes;
 mod options;
 mod proxied_connections;

@@ -8,20 +8,20 @@ use leasehold_testbed::redis::IndependentServers;
 use crate::redlock_faults::fixture::LASTING;
 use crate::redlock_faults::review_findings::open_locks;
 
-/// A hung server does not delay inspections or evictions for long.
+/// A hung server does not delay inspections or force releases for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_server_does_not_delay_inspection() {
     let mut servers = IndependentServers::start(5).await.expect("servers");
     let url = format!("{}?node-timeout=1s", servers.url());
     let (holds, inspects) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
-    let (lists, evicts) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
+    let (lists, force_releases) = (open_locks(&url, LASTING).await, open_locks(&url, LASTING).await);
     let held = holds.mutex("a").lock().await.expect("the lock");
     servers.server_mut(1).pause().expect("a paused server");
     let view = inspects.inspect("a").await.expect("a view");
     assert_eq!(view.holders.len(), 1, "{view:?}");
     assert_eq!(lists.list("").await.expect("a list").len(), 1);
-    let evicted = evicts.force_release("a", view.holders[0].claim).await.expect("an eviction");
-    assert!(evicted.fence_token > Some(held.token()));
+    let force_released = force_releases.force_release("a", view.holders[0].claim).await.expect("a force release");
+    assert!(force_released.fence_token > Some(held.token()));
 }
 
 /// Listing the locks of distant servers does not cost one round trip per lock.

@@ -82,7 +82,7 @@ async fn a_locked_row_loses_no_other_lease() {
     }
 }
 
-/// The same as the keeper renews: the other leases of the renewal get a result while the row is
+/// One renewal covers several leases, as the keeper's do: the others get a result while one row is
 /// still locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_does_not_wait_for_a_locked_row_of_another() {

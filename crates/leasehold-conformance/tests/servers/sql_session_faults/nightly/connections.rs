@@ -32,8 +32,8 @@ async fn one_unresponsive_session_loses_only_its_own_lock(kind: DatabaseKind) {
     }
 }
 
-/// The same as the keeper renews: the other leases of the renewal get a result while one session is
-/// unresponsive.
+/// One renewal covers several leases, as the keeper's do: the others get a result while one session
+/// is unresponsive.
 async fn a_renewal_does_not_wait_for_an_unresponsive_session(kind: DatabaseKind) {
     let ttl = Duration::from_secs(15);
     for table in Fixture::new(kind).await.techniques() {

@@ -232,24 +232,13 @@ impl LeaseEngine {
         for _ in 0..MAX_CONFLICTS {
             let foreign_changes = lock_state.lock().foreign_changes;
             let found = match row.take() {
-                Some(row) => row,
+                Some(row) => Some(row),
                 None => {
-                    match self
-                        .acquire_or_read(
-                            lock_state,
-                            ops,
-                            &lock_timeout,
-                            &mut connection,
-                            &mut may_be_free,
-                            &mut is_fresh,
-                        )
-                        .await?
-                    {
-                        Some(row) => row,
-                        None => continue,
-                    }
+                    let (may_be_free, is_fresh) = (&mut may_be_free, &mut is_fresh);
+                    self.acquire_or_read(lock_state, ops, &lock_timeout, &mut connection, may_be_free, is_fresh).await?
                 }
             };
+            let Some(found) = found else { continue };
             if !is_fresh && may_be_free && ops.len() == 1 {
                 return Ok(self.cache_and_grant(lock_state, found));
             }

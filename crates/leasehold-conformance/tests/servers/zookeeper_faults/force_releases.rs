@@ -1,5 +1,5 @@
-//! A waiter is evicted while its client cannot learn of it: the request fails, and does not queue
-//! again.
+//! A waiter is force-released while its client cannot learn of it: the request fails, and does not
+//! queue again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,33 +37,33 @@ async fn release(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) {
     eventually(TEST_TIMEOUT, || Arc::clone(engine).release(Arc::clone(claim))).await;
 }
 
-/// Evicts a waiter. Returns `false` if its node is already gone.
-async fn evict(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> bool {
-    let evicting = Arc::clone(engine).force_release(claim.name().clone(), claim.id, String::new());
-    evicting.await.expect("an eviction").contender.is_some()
+/// Force-releases a waiter. Returns `false` if its node is already gone.
+async fn force_release(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> bool {
+    let force_releasing = Arc::clone(engine).force_release(claim.name().clone(), claim.id, String::new());
+    force_releasing.await.expect("a force release").contender.is_some()
 }
 
-/// The server's eviction marks.
+/// How many marks of force releases the server has: nodes named `…%evicted`.
 async fn mark_count(fixture: &Fixture) -> usize {
     fixture.nodes("%evicted").await.len()
 }
 
 /// The waiter is disconnected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_evicted_while_disconnected_gets_an_error() {
+async fn a_waiter_force_released_while_disconnected_gets_an_error() {
     let fixture = Fixture::new().await;
     let locks = fixture.open_locks(LONG_TTL).await;
     let (far, proxy) = fixture.open_through_proxy(LONG_TTL).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let waits = tokio::spawn(async move { far.mutex("a").timeout(LONG_TTL).lock().await });
     fixture.until_nodes("a", 2).await;
-    let evicted = locks.inspect("a").await.expect("a view").waiters[0].claim;
+    let force_released = locks.inspect("a").await.expect("a view").waiters[0].claim;
     proxy.refuse(true);
     proxy.cut();
-    assert!(locks.force_release("a", evicted).await.expect("an eviction").contender.is_some());
+    assert!(locks.force_release("a", force_released).await.expect("a force release").contender.is_some());
     proxy.refuse(false);
     let ended = timeout(TEST_TIMEOUT, waits).await.expect("the call returns").expect("no panic");
-    assert_eq!(ended.map(drop).expect_err("the waiter was evicted").kind(), ErrorKind::ForceReleased);
+    assert_eq!(ended.map(drop).expect_err("the waiter was force-released").kind(), ErrorKind::ForceReleased);
     fixture.until_nodes("a", 1).await;
     let _ = held.release().await.expect("a release");
     // The request is over, and deletes the mark.
@@ -74,10 +74,10 @@ async fn a_waiter_evicted_while_disconnected_gets_an_error() {
     .await;
 }
 
-/// The same for a waiter that retries after the reconnect, as after a failed call: it must not
+/// A waiter is force-released while disconnected, and retries after the reconnect: it must not
 /// queue again. Another waiter keeps its position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_evicted_between_two_attempts_does_not_queue_again() {
+async fn a_waiter_that_is_force_released_between_two_attempts_does_not_queue_again() {
     let fixture = Fixture::new().await;
     let (near, (far, proxy)) = (fixture.engine().await, open_proxied(&fixture).await);
     let (held, waits, other) = (claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL));
@@ -85,7 +85,7 @@ async fn a_waiter_that_is_evicted_between_two_attempts_does_not_queue_again() {
     assert_eq!((attempt_once(&far, &waits).await, attempt_once(&far, &other).await), (None, None));
     proxy.refuse(true);
     proxy.cut();
-    assert!(evict(&near, &waits).await);
+    assert!(force_release(&near, &waits).await);
     proxy.refuse(false);
     assert_eq!(attempt_until_reply(&far, &waits).await, AcquireReply::ForceReleased);
     assert_eq!(
@@ -102,9 +102,9 @@ async fn a_waiter_that_is_evicted_between_two_attempts_does_not_queue_again() {
     assert!(matches!(requeued, AcquireReply::Queued { ahead: 1, .. }), "{requeued:?}");
 }
 
-/// The reply to the queue request is lost, and the waiter is evicted before it retries.
+/// The reply to the queue request is lost, and the waiter is force-released before it retries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_evicted_before_its_queue_reply_does_not_queue_again() {
+async fn a_waiter_force_released_before_its_queue_reply_does_not_queue_again() {
     let fixture = Fixture::new().await;
     let (near, (far, proxy)) = (fixture.engine().await, open_proxied(&fixture).await);
     let (first, held, waits) = (claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL), claim_with_ttl(LONG_TTL));
@@ -117,7 +117,7 @@ async fn a_waiter_evicted_before_its_queue_reply_does_not_queue_again() {
     proxy.refuse(true);
     proxy.cut();
     let _ = call.await.expect("no panic").expect_err("no reply");
-    assert!(evict(&near, &waits).await);
+    assert!(force_release(&near, &waits).await);
     proxy.drop_replies(false);
     proxy.refuse(false);
     assert_eq!(attempt_until_reply(&far, &waits).await, AcquireReply::ForceReleased);
@@ -151,7 +151,7 @@ async fn until_session_ended(
 
 /// The session ends meanwhile, for the client alone or for the server as well, and the waiter
 /// retries on a new one. Another waiter of that session queues again, with one node.
-async fn check_eviction_before_session_end(for_client_alone: bool) {
+async fn check_force_release_before_session_end(for_client_alone: bool) {
     let fixture = Fixture::new().await;
     let near = fixture.engine().await;
     let held = claim_with_ttl(LONG_TTL);
@@ -168,12 +168,12 @@ async fn check_eviction_before_session_end(for_client_alone: bool) {
             proxy.refuse(true);
             proxy.cut();
         }
-        let in_time = evict(&near, &waits).await;
+        let in_time = force_release(&near, &waits).await;
         until_session_ended(&far, &mut losses, &signal, &[&waits, &other]).await;
         proxy.drop_replies(false);
         proxy.refuse(false);
         if !in_time {
-            return Err("the session was over before the eviction".to_owned());
+            return Err("the session was over before the force release".to_owned());
         }
         assert_eq!(
             attempt_until_reply(&far, &waits).await,
@@ -192,19 +192,19 @@ async fn check_eviction_before_session_end(for_client_alone: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_evicted_and_whose_session_ends_does_not_queue_again() {
-    check_eviction_before_session_end(false).await;
+async fn a_waiter_that_is_force_released_and_whose_session_ends_does_not_queue_again() {
+    check_force_release_before_session_end(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_evicted_and_whose_session_ends_for_its_client_does_not_queue_again() {
-    check_eviction_before_session_end(true).await;
+async fn a_waiter_that_is_force_released_and_whose_session_ends_for_its_client_does_not_queue_again() {
+    check_force_release_before_session_end(true).await;
 }
 
-/// A waiter is evicted while its client considers the session expired and has not reconnected: the
-/// servers still have its node.
+/// A waiter is force-released while its client considers the session expired and has not
+/// reconnected: the servers still have its node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_session_is_over_for_its_client_is_evicted_by_its_last_node() {
+async fn a_waiter_whose_session_is_over_for_its_client_is_force_released_by_its_last_node() {
     let fixture = Fixture::new().await;
     let near = fixture.engine().await;
     let held = claim_with_ttl(LONG_TTL);
@@ -217,7 +217,7 @@ async fn a_waiter_whose_session_is_over_for_its_client_is_evicted_by_its_last_no
         assert_eq!(attempt_once(&far, &waits).await, None);
         proxy.drop_replies(true);
         until_session_ended(&far, &mut losses, &signal, &[&waits]).await;
-        let in_time = evict(&near, &waits).await;
+        let in_time = force_release(&near, &waits).await;
         proxy.drop_replies(false);
         if !in_time {
             return Err("the servers ended the session as well".to_owned());

@@ -1,5 +1,5 @@
-//! Inspection and eviction with two servers down: a majority is enough, and an evicted claim stays
-//! evicted.
+//! Inspection and force release with two servers down: a majority is enough, and a force-released
+//! claim stays force-released.
 
 use leasehold::{ClaimId, LostReason, ReleaseOutcome};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
@@ -35,9 +35,9 @@ pub(super) async fn assert_stays_released(pairs: &[[usize; 2]]) {
         let listed = other.list("").await.expect("a list");
         let names: Vec<_> = listed.iter().map(|view| view.name.as_str()).collect();
         assert_eq!(names, ["beside", "held"]);
-        let evicted = other.force_release("held", view.holders[0].claim).await.expect("an eviction");
-        let fence = evicted.fence_token.expect("a token");
-        assert!(evicted.contender.is_some() && fence > held.token(), "{down:?}: {evicted:?}");
+        let force_released = other.force_release("held", view.holders[0].claim).await.expect("a force release");
+        let fence = force_released.fence_token.expect("a token");
+        assert!(force_released.contender.is_some() && fence > held.token(), "{down:?}: {force_released:?}");
         // The nodes notify the holder: its next renewal is far away.
         assert_eq!(
             timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"),
@@ -46,13 +46,13 @@ pub(super) async fn assert_stays_released(pairs: &[[usize; 2]]) {
         assert!(!held.is_held());
         let next = lock(&other, "held").await;
         assert!(next.token() > fence, "{down:?}");
-        // Both servers missed the eviction and still have the old claim on record.
+        // Both servers missed the force release and still have the old claim on record.
         fixture.restart(down, Data::Keep).await;
         assert_eq!(held.release().await.expect("an outcome"), ReleaseOutcome::AlreadyLost(LostReason::Revoked));
         wait_claim_gone(&fixture, "held", view.holders[0].claim).await;
         fixture.renew_until_claim_counts(&ahead, &[&next, &beside], "held", 1).await;
         assert!(beside.is_held(), "other locks are unaffected");
-        let again = other.force_release("held", view.holders[0].claim).await.expect("an eviction");
+        let again = other.force_release("held", view.holders[0].claim).await.expect("a force release");
         assert_eq!((&again.contender, again.fence_token), (&None, None), "the claim is gone");
         ahead.renew_now(&[&next, &beside], LASTING).await;
         release(next).await;
@@ -78,7 +78,7 @@ async fn wait_claim_gone(fixture: &Fixture, name: &str, claim: ClaimId) {
     .await;
 }
 
-/// A renewal of an evicted claim does not restore it on any server.
+/// A renewal of a force-released claim does not restore it on any server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_do_not_restore_a_force_released_claim() {
     let (fixture, ahead) = (Fixture::shared().await, ShiftedClock::new());
@@ -86,9 +86,9 @@ async fn renewals_do_not_restore_a_force_released_claim() {
     let (locks, other) = (connected_client(&url, LASTING, &ahead.clock()).await, fixture.locks().await);
     let held = lock(&locks, "a").await;
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-    // Requests from here on arrive after the eviction.
+    // Requests from here on arrive after the force release.
     proxies.iter().for_each(|proxy| proxy.freeze(true));
-    other.force_release("a", claim).await.expect("an eviction");
+    other.force_release("a", claim).await.expect("a force release");
     assert_eq!(fixture.claim_counts("a").await, [0; NODES]);
     let sent = |at: usize| proxies[at].counts().request_bytes;
     let before: Vec<_> = (0..NODES).map(sent).collect();

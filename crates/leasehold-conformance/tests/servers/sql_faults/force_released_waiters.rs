@@ -1,5 +1,5 @@
-//! A waiter is evicted while its client is disconnected. Its request fails, and it does not queue
-//! again.
+//! A waiter is force-released while its client is disconnected. Its request fails, and it does not
+//! queue again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,17 @@ use leasehold_testbed::{Proxy, eventually};
 use crate::sql_faults::fixture::{BOTH, DatabaseKind, Fixture, LASTING, ShiftedClock, acquire, until_queued};
 
 /// A waiter whose client is behind a proxy, and a holder in another client.
-struct Scene {
+struct DisconnectedWaiter {
     fixture: Fixture,
-    near: Arc<dyn Engine>,
-    far: Arc<dyn Engine>,
+    holder_client: Arc<dyn Engine>,
+    waiter_client: Arc<dyn Engine>,
+    /// Before the waiter's client.
     proxy: Proxy,
+    /// The clock of both clients.
     ahead: ShiftedClock,
+    /// The holder's claim.
     held: Arc<Claim>,
+    /// The waiter's claim.
     waits: Arc<Claim>,
 }
 
@@ -35,19 +39,20 @@ async fn release(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> ReleaseReply {
     Arc::clone(engine).release(Arc::clone(claim)).await.expect("a release")
 }
 
-impl Scene {
+impl DisconnectedWaiter {
     async fn new(kind: DatabaseKind) -> Self {
         let (fixture, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
         let proxy = fixture.proxy().await;
-        let near = leasehold::registry::open(&patient_url(&fixture.url()), &ahead.clock()).await.expect("an engine");
-        let far = leasehold::registry::open(&patient_url(&fixture.url_at(proxy.addr())), &ahead.clock())
+        let holder_client =
+            leasehold::registry::open(&patient_url(&fixture.url()), &ahead.clock()).await.expect("an engine");
+        let waiter_client = leasehold::registry::open(&patient_url(&fixture.url_at(proxy.addr())), &ahead.clock())
             .await
             .expect("an engine");
-        let scene = Self { fixture, near, far, proxy, ahead, held: claim("a"), waits: claim("a") };
-        assert!(matches!(attempt(&scene.near, &scene.held).await, Ok(AcquireReply::Granted(_))), "{kind:?}");
-        let queued = attempt(&scene.far, &scene.waits).await;
+        let setup = Self { fixture, holder_client, waiter_client, proxy, ahead, held: claim("a"), waits: claim("a") };
+        assert!(matches!(attempt(&setup.holder_client, &setup.held).await, Ok(AcquireReply::Granted(_))), "{kind:?}");
+        let queued = attempt(&setup.waiter_client, &setup.waits).await;
         assert!(matches!(queued, Ok(AcquireReply::Queued { ahead: 0, .. })), "{kind:?}: {queued:?}");
-        scene
+        setup
     }
 
     /// Disconnects the waiter and waits until one of its requests has failed.
@@ -55,7 +60,7 @@ impl Scene {
         self.proxy.refuse(true);
         self.proxy.cut();
         eventually(TEST_TIMEOUT, || async {
-            match Arc::clone(&self.far).wait(Arc::clone(&self.waits), Duration::ZERO).await {
+            match Arc::clone(&self.waiter_client).wait(Arc::clone(&self.waits), Duration::ZERO).await {
                 Err(_) => Ok(()),
                 answer => Err(format!("{answer:?}, though there is no connection")),
             }
@@ -63,14 +68,16 @@ impl Scene {
         .await;
     }
 
-    async fn evict(&self) {
+    /// Force-releases the waiter.
+    async fn force_release(&self) {
         let (name, id) = (self.waits.name().clone(), self.waits.id);
-        let evicted = Arc::clone(&self.near).force_release(name, id, String::new()).await.expect("an eviction");
-        assert!(evicted.contender.is_some());
+        let force_released =
+            Arc::clone(&self.holder_client).force_release(name, id, String::new()).await.expect("a force release");
+        assert!(force_released.contender.is_some());
     }
 
-    /// Number of evictions in the row.
-    async fn eviction_count(&self) -> usize {
+    /// How many force releases the lock's row has on record.
+    async fn force_release_count(&self) -> usize {
         let rows =
             self.fixture.query_as_admin(&format!("SELECT state FROM {} WHERE name = 'a'", self.fixture.table())).await;
         let state = rows[0][0].as_ref().expect("a state");
@@ -83,72 +90,73 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_attempt_failed_does_not_queue_again() {
     for kind in BOTH {
-        let scene = Scene::new(kind).await;
-        scene.cut().await;
-        scene.evict().await;
-        scene.proxy.refuse(false);
+        let setup = DisconnectedWaiter::new(kind).await;
+        setup.cut().await;
+        setup.force_release().await;
+        setup.proxy.refuse(false);
         assert_eq!(
-            eventually(TEST_TIMEOUT, || attempt(&scene.far, &scene.waits)).await,
+            eventually(TEST_TIMEOUT, || attempt(&setup.waiter_client, &setup.waits)).await,
             AcquireReply::ForceReleased,
             "{kind:?}"
         );
-        let view = Arc::clone(&scene.near).inspect(scene.waits.name().clone()).await.expect("a view");
+        let view = Arc::clone(&setup.holder_client).inspect(setup.waits.name().clone()).await.expect("a view");
         assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{kind:?}: {view:?}");
         // The failed request ends with a release. The row then keeps no trace of it, and another
         // claim of the same client can queue.
-        assert_eq!(scene.eviction_count().await, 1, "{kind:?}");
-        assert_eq!(release(&scene.far, &scene.waits).await, ReleaseReply::Absent, "{kind:?}");
-        assert_eq!(scene.eviction_count().await, 0, "{kind:?}");
-        let other = attempt(&scene.far, &claim("a")).await;
+        assert_eq!(setup.force_release_count().await, 1, "{kind:?}");
+        assert_eq!(release(&setup.waiter_client, &setup.waits).await, ReleaseReply::Absent, "{kind:?}");
+        assert_eq!(setup.force_release_count().await, 0, "{kind:?}");
+        let other = attempt(&setup.waiter_client, &claim("a")).await;
         assert!(matches!(other, Ok(AcquireReply::Queued { ahead: 0, .. })), "{kind:?}: {other:?}");
     }
 }
 
-/// Other claims hold the lock meanwhile, one after another: none of them overwrites the eviction
-/// that the waiter must find.
+/// Other claims hold the lock meanwhile, one after another: none of them overwrites the force
+/// release that the waiter must find.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn later_grants_do_not_hide_the_eviction() {
+async fn later_grants_do_not_hide_the_force_release() {
     for kind in BOTH {
-        let scene = Scene::new(kind).await;
-        scene.cut().await;
-        scene.evict().await;
-        release(&scene.near, &scene.held).await;
+        let setup = DisconnectedWaiter::new(kind).await;
+        setup.cut().await;
+        setup.force_release().await;
+        release(&setup.holder_client, &setup.held).await;
         let mut last = None;
         for _ in 0..3 {
             let next = claim("a");
-            let Ok(AcquireReply::Granted(grant)) = attempt(&scene.near, &next).await else {
+            let Ok(AcquireReply::Granted(grant)) = attempt(&setup.holder_client, &next).await else {
                 panic!("{kind:?}: the lock is free")
             };
             assert!(last.is_none_or(|last| last < grant.token), "{kind:?}");
             last = Some(grant.token);
-            assert_eq!(release(&scene.near, &next).await, ReleaseReply::Released, "{kind:?}");
+            assert_eq!(release(&setup.holder_client, &next).await, ReleaseReply::Released, "{kind:?}");
         }
-        scene.proxy.refuse(false);
+        setup.proxy.refuse(false);
         assert_eq!(
-            eventually(TEST_TIMEOUT, || attempt(&scene.far, &scene.waits)).await,
+            eventually(TEST_TIMEOUT, || attempt(&setup.waiter_client, &setup.waits)).await,
             AcquireReply::ForceReleased,
             "{kind:?}"
         );
-        let list = Arc::clone(&scene.near).list(String::new()).await.expect("a list");
-        assert!(list.is_empty(), "{kind:?}: an eviction is not a claim: {list:?}");
-        // Once its client has seen the eviction, the next acquire takes one statement again.
-        assert_eq!(release(&scene.far, &scene.waits).await, ReleaseReply::Absent, "{kind:?}");
-        let busy = format!("SELECT busy FROM {} WHERE name = 'a'", scene.fixture.table());
-        assert_eq!(scene.fixture.number(&busy).await, 0, "{kind:?}");
+        let list = Arc::clone(&setup.holder_client).list(String::new()).await.expect("a list");
+        assert!(list.is_empty(), "{kind:?}: a force release is not a claim: {list:?}");
+        // Once its client has seen the force release, the next acquire takes one statement again.
+        assert_eq!(release(&setup.waiter_client, &setup.waits).await, ReleaseReply::Absent, "{kind:?}");
+        let busy = format!("SELECT busy FROM {} WHERE name = 'a'", setup.fixture.table());
+        assert_eq!(setup.fixture.number(&busy).await, 0, "{kind:?}");
     }
 }
 
-/// The same for a waiter that was granted the lock while disconnected, and then evicted.
+/// A waiter is granted the lock while it is disconnected, and then force-released: it does not
+/// queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_granted_while_disconnected_does_not_queue_again() {
     for kind in BOTH {
-        let scene = Scene::new(kind).await;
-        scene.cut().await;
-        assert_eq!(release(&scene.near, &scene.held).await, ReleaseReply::Released);
-        scene.evict().await;
-        scene.proxy.refuse(false);
+        let setup = DisconnectedWaiter::new(kind).await;
+        setup.cut().await;
+        assert_eq!(release(&setup.holder_client, &setup.held).await, ReleaseReply::Released);
+        setup.force_release().await;
+        setup.proxy.refuse(false);
         assert_eq!(
-            eventually(TEST_TIMEOUT, || attempt(&scene.far, &scene.waits)).await,
+            eventually(TEST_TIMEOUT, || attempt(&setup.waiter_client, &setup.waits)).await,
             AcquireReply::ForceReleased,
             "{kind:?}"
         );
@@ -157,35 +165,35 @@ async fn a_waiter_granted_while_disconnected_does_not_queue_again() {
 
 /// On the waiter's clock, its queue entry could already have expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_heartbeat_reports_the_eviction() {
+async fn a_late_heartbeat_reports_the_force_release() {
     for kind in BOTH {
-        let scene = Scene::new(kind).await;
-        scene.cut().await;
-        scene.evict().await;
-        scene.ahead.advance(LASTING * 5 / 6);
-        scene.proxy.refuse(false);
-        let heartbeat = || Arc::clone(&scene.far).wait(Arc::clone(&scene.waits), Duration::ZERO);
+        let setup = DisconnectedWaiter::new(kind).await;
+        setup.cut().await;
+        setup.force_release().await;
+        setup.ahead.advance(LASTING * 5 / 6);
+        setup.proxy.refuse(false);
+        let heartbeat = || Arc::clone(&setup.waiter_client).wait(Arc::clone(&setup.waits), Duration::ZERO);
         assert_eq!(eventually(TEST_TIMEOUT, heartbeat).await, AcquireReply::ForceReleased, "{kind:?}");
     }
 }
 
-/// The whole request: it fails with the eviction's error after the reconnect, although the lock is
-/// free by then.
+/// The whole request: it fails with the force release's error after the reconnect, although the
+/// lock is free by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_request_fails_with_the_eviction() {
+async fn the_request_fails_with_the_force_release() {
     for kind in BOTH {
         let (fixture, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
         let proxy = fixture.proxy().await;
-        let (near, far) =
+        let (holder_client, waiter_client) =
             (fixture.open_locks(LASTING).await, ahead.open_locks(&fixture.url_at(proxy.addr()), LASTING).await);
-        let held = acquire(&near, "a").await;
-        let waits = tokio::spawn(async move { far.mutex("a").timeout(LASTING * 2).lock().await });
-        until_queued(&near, "a", 1).await;
-        let evicted = near.inspect("a").await.expect("a view").waiters[0].claim;
+        let held = acquire(&holder_client, "a").await;
+        let waits = tokio::spawn(async move { waiter_client.mutex("a").timeout(LASTING * 2).lock().await });
+        until_queued(&holder_client, "a", 1).await;
+        let force_released = holder_client.inspect("a").await.expect("a view").waiters[0].claim;
         proxy.refuse(true);
         proxy.cut();
         wait_heartbeats_refused(&proxy, &ahead).await;
-        near.force_release("a", evicted).await.expect("an eviction");
+        holder_client.force_release("a", force_released).await.expect("a force release");
         let _ = held.release().await.expect("a release");
         proxy.refuse(false);
         let ended = eventually(TEST_TIMEOUT, || async {
@@ -195,8 +203,8 @@ async fn the_request_fails_with_the_eviction() {
         });
         ended.await;
         let ended = waits.await.expect("no panic").map(drop);
-        assert_eq!(ended.expect_err("the waiter was evicted").kind(), ErrorKind::ForceReleased, "{kind:?}");
-        assert!(is_free(&near).await, "{kind:?}");
+        assert_eq!(ended.expect_err("the waiter was force-released").kind(), ErrorKind::ForceReleased, "{kind:?}");
+        assert!(is_free(&holder_client).await, "{kind:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Evictions without notifications: the holder and the next waiter detect the changed row long
+//! Force releases without notifications: the holder and the next waiter detect the changed row long
 //! before a renewal or heartbeat is due.
 
 use leasehold::{Effect, ErrorKind, LostReason};
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::sql_faults::fixture::{BOTH, Fixture, LASTING, acquire, open_locks, until_queued};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn polling_clients_notice_an_eviction_early() {
+async fn polling_clients_notice_a_force_release_early() {
     for kind in BOTH {
         let fixture = Fixture::new(kind).await;
         let url = format!("{}?wake=poll", fixture.url());
@@ -20,7 +20,7 @@ async fn polling_clients_notice_an_eviction_early() {
         let next = tokio::spawn(async move { acquire(&two, "a").await });
         until_queued(&other, "a", 1).await;
         let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-        let fence = other.force_release("a", claim).await.expect("an eviction").fence_token.expect("a token");
+        let fence = other.force_release("a", claim).await.expect("a force release").fence_token.expect("a token");
         assert_eq!(
             timeout(TEST_TIMEOUT, held.lost()).await.expect("the holder learns of the loss"),
             LostReason::Revoked,
@@ -33,7 +33,7 @@ async fn polling_clients_notice_an_eviction_early() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_evicted_waiter_gets_an_error_when_clients_poll() {
+async fn a_force_released_waiter_gets_an_error_when_clients_poll() {
     for kind in BOTH {
         let fixture = Fixture::new(kind).await;
         let url = format!("{}?wake=poll", fixture.url());
@@ -42,15 +42,16 @@ async fn an_evicted_waiter_gets_an_error_when_clients_poll() {
         let waits = tokio::spawn(async move { two.mutex("a").timeout(LASTING).lock().await });
         until_queued(&one, "a", 1).await;
         let claim = one.inspect("a").await.expect("a view").waiters[0].claim;
-        one.force_release("a", claim).await.expect("an eviction");
-        let ended = timeout(TEST_TIMEOUT, waits).await.expect("the waiter learns of the eviction").expect("no panic");
-        assert_eq!(ended.expect_err("the waiter was evicted").kind(), ErrorKind::ForceReleased, "{kind:?}");
+        one.force_release("a", claim).await.expect("a force release");
+        let ended =
+            timeout(TEST_TIMEOUT, waits).await.expect("the waiter learns of the force release").expect("no panic");
+        assert_eq!(ended.expect_err("the waiter was force-released").kind(), ErrorKind::ForceReleased, "{kind:?}");
         until_queued(&one, "a", 0).await;
         assert!(held.is_held());
     }
 }
 
-/// A deleted row is not an eviction: its waiter queues again.
+/// A deleted row is not a force release: its waiter queues again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_row_is_deleted_queues_again() {
     for kind in BOTH {
