@@ -11,7 +11,7 @@ use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::guarantees;
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::matrix::{self, MatrixOptions};
-use leasehold_verify::runner::Control;
+use leasehold_verify::runner::NegativeControl;
 
 fn matrix_options() -> MatrixOptions {
     MatrixOptions {
@@ -43,7 +43,7 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
     // The table of guarantees, as a soak writes it.
     let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
     let table = matrix::guarantee_tables(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
-    std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises.md"), table).expect("written");
+    std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guarantees.md"), table).expect("written");
     let broken: Vec<String> = outcomes
         .iter()
         .filter(|(_, outcome)| !outcome.has_no_violations())
@@ -81,13 +81,13 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_control_is_detected() {
     let _turn = SERIAL.lock().await;
-    let all = Control::ALL.map(|control| {
+    let all = NegativeControl::ALL.map(|control| {
         [1, 2].map(|seed| {
             let extent = MatrixOptions { histories: 1, seed, ..matrix_options() };
             tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("{words}")).await })
         })
     });
-    for (control, running) in Control::ALL.iter().zip(all) {
+    for (control, running) in NegativeControl::ALL.iter().zip(all) {
         for (seed, run) in (1..).zip(running) {
             let found = run.await.expect("no panic").expect("a run");
             println!("{}, seed {seed}: detected in {} of {}", control.description(), found.0, found.1);
@@ -112,7 +112,7 @@ async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
     let (_, help) = run_soak(&out, &["--help"]);
     assert!(help.contains("--histories N") && !out.exists(), "{help}");
     let page = folder.path().join("guarantees.md");
-    let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
+    let marks = "before\n<!-- guarantees -->\nold\n<!-- /guarantees -->\nafter\n";
     std::fs::write(&page, marks).expect("written");
     let (done, words) = run_soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
     assert!(!done && words.contains("do not use it with --only"), "{words}");
@@ -120,7 +120,7 @@ async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
     let part = |histories| run_soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
     assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");
-    let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");
+    let table = || std::fs::read_to_string(out.join("guarantees.md")).expect("a table");
     assert!(table().contains("| none | 0 of 3 | not run | not run |"), "{}", table());
     let (done, words) = part("2");
     assert!(done && words.contains("resuming after 1 histories of each cell"), "{words}");

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use leasehold_verify::checker::{CheckOptions, TimeBounds};
 use leasehold_verify::matrix::{self, Cell, CellOutcome, MatrixOptions};
-use leasehold_verify::runner::Control;
+use leasehold_verify::runner::NegativeControl;
 use leasehold_verify::worker;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +26,8 @@ files. After an interruption, the same command resumes after the last complete r
   --seed N        the first seed (1)
   --only E[/F]    only this engine, or this engine under this fault
   --for MINUTES   start no new round after this time
-  --out DIR       folder for soak.json, promises.md and histories with violations (target/soak)
-  --tables FILE   insert the tables between the marks `<!-- promises -->` and `<!-- /promises -->`";
+  --out DIR       folder for soak.json, guarantees.md and histories with violations (target/soak)
+  --tables FILE   insert the tables between the marks `<!-- guarantees -->` and `<!-- /guarantees -->`";
 
 /// Histories of a cell in one round; each round also has one of a scheduled job.
 const HISTORIES_PER_ROUND: u64 = 10;
@@ -202,7 +202,7 @@ async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakRe
 fn write_results(options: &Options, results: &SoakResults) -> Result<(), String> {
     let table = matrix::guarantee_tables(&results.outcomes, &results.date);
     let json = serde_json::to_string_pretty(results).map_err(|error| error.to_string())?;
-    for (name, text) in [("soak.json", &json), ("promises.md", &table)] {
+    for (name, text) in [("soak.json", &json), ("guarantees.md", &table)] {
         let path = options.out_dir.join(name);
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
@@ -212,12 +212,12 @@ fn write_results(options: &Options, results: &SoakResults) -> Result<(), String>
 /// Runs all controls concurrently; a control that the checker does not detect is a problem.
 async fn run_controls(options: &MatrixOptions) -> Vec<String> {
     let extent = MatrixOptions { histories: 5, ..options.clone() };
-    let all = Control::ALL.map(|control| {
+    let all = NegativeControl::ALL.map(|control| {
         let extent = extent.clone();
         tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("control  {words}")).await })
     });
     let mut problems = Vec::new();
-    for (control, running) in Control::ALL.iter().zip(all) {
+    for (control, running) in NegativeControl::ALL.iter().zip(all) {
         match running.await {
             Ok(Ok((found, of))) => {
                 println!("control  {}: detected in {found} of {of}", control.description());
@@ -234,7 +234,7 @@ async fn run_controls(options: &MatrixOptions) -> Vec<String> {
 
 /// Writes the table into a document, between its markers.
 fn insert_tables(file: &std::path::Path, table: &str) -> Result<(), String> {
-    const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
+    const MARKS: [&str; 2] = ["<!-- guarantees -->\n", "<!-- /guarantees -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
     let (before, after) = parts.ok_or_else(|| format!("{} has no {}…{}", file.display(), MARKS[0].trim(), MARKS[1]))?;

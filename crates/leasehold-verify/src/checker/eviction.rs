@@ -1,10 +1,11 @@
-//! Checks that an evicted holder is notified soon, that the next waiter is granted the lock as soon,
-//! and that the fence token refuses the evicted holder and no other.
+//! Checks force releases, which the history calls evictions: the holder is notified soon, the next
+//! waiter is granted the lock as soon, and the fence token makes a resource refuse the
+//! force-released holder and no other.
 //!
-//! Other holders may acquire the lock once the eviction has begun. That is no violation of
-//! exclusion, but its stated exception. A graceful eviction has no such exception: the next grant
-//! must not come before the holder released or its deadline passed, which the exclusion check
-//! covers. This check requires that its holder learns of the request within the same bound.
+//! Once a force release has begun, other holders may acquire the lock: that is the documented
+//! exception from exclusion. A release request (a graceful eviction) has no such exception: the
+//! next grant must wait until the holder released or its deadline passed, which the exclusion check
+//! tests. Here only the notification of the holder is checked, with the same time bound.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_count, format_duration, format_quantity, format_time, format_worker};
@@ -13,21 +14,24 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Call, OpId, Outcome, RunNanos};
 use crate::verdict::Guarantee;
 
-/// The time limit for notifying a holder, also where the engine polls.
+/// A holder must be notified of a force release within this time, also where the engine polls.
 const NOTIFICATION_BOUND: RunNanos = 500_000_000;
-/// The allowance for a running worker to wake up.
+/// How much later a running worker may act on a notification: it needs processor time to wake up.
 const WAKE_UP_GRACE: RunNanos = 100_000_000;
 
-/// An eviction that the engine answered.
+/// A force release, or a release request, that succeeded.
 struct Eviction<'a> {
     invocation: &'a Invocation<'a>,
     lock: &'a str,
+    /// The number of the call by which the target holds the lock or waits; `None`: unknown.
     hold: Option<OpId>,
-    /// The evicted holder's token.
+    /// The holder's token; 0: the target was a waiter.
     token: u64,
+    /// Whether the holder was only asked to release.
     is_graceful: bool,
-    /// The fence token for the resource.
+    /// The token that makes a resource refuse the holder; `None`: the engine returned none.
     fence_token: Option<u64>,
+    /// Whether the target had no claim any more.
     was_gone: bool,
     ended_at: RunNanos,
 }
@@ -44,7 +48,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             continue;
         };
         let (hold, token, graceful) = (*hold, *token, *graceful);
-        let one = Eviction {
+        let eviction = Eviction {
             invocation,
             lock,
             hold,
@@ -55,20 +59,20 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             ended_at: end,
         };
         log.checked_count += 1;
-        gone += u64::from(one.was_gone);
-        let holds = locks.get(one.lock).map_or(&[][..], Vec::as_slice);
+        gone += u64::from(eviction.was_gone);
+        let holds = locks.get(eviction.lock).map_or(&[][..], Vec::as_slice);
         if timeline.header.fencing {
-            check_fence_token(timeline, &one, holds, &mut log);
+            check_fence_token(timeline, &eviction, holds, &mut log);
         }
-        if one.token == 0 && !one.was_gone {
+        if eviction.token == 0 && !eviction.was_gone {
             waiters += 1;
-            check_waiter(timeline, &one, &mut log);
+            check_waiter(timeline, &eviction, &mut log);
         }
-        let is_evicted = |hold: &&Hold<'_>| !one.was_gone && (hold.token == one.token || one.token == 0);
-        let hold = one.hold.and_then(|hold| timeline.hold(hold)).filter(is_evicted);
+        let is_evicted = |hold: &&Hold<'_>| !eviction.was_gone && (hold.token == eviction.token || eviction.token == 0);
+        let hold = eviction.hold.and_then(|hold| timeline.hold(hold)).filter(is_evicted);
         if let Some(hold) = hold {
-            check_notification(timeline, &one, hold, &mut log);
-            handed_off += u64::from(check_hand_off(timeline, &one, holds, &mut log));
+            check_notification(timeline, &eviction, hold, &mut log);
+            handed_off += u64::from(check_hand_off(timeline, &eviction, holds, &mut log));
         }
     }
     let figure = match log.checked_count {
@@ -84,12 +88,13 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// Checks the fence token: above the evicted holder's token, and below every other's.
+/// Checks that the fence token is above the force-released holder's token, and below that of every
+/// remaining and later holder.
 fn check_fence_token(timeline: &Timeline<'_>, eviction: &Eviction<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) {
     let Some(fence) = eviction.fence_token else { return };
     if !eviction.was_gone && fence <= eviction.token {
         let title = format!("the eviction of token {} of {:?} does not fence it off", eviction.token, eviction.lock);
-        report(
+        report_fence_token(
             timeline,
             eviction,
             None,
@@ -112,12 +117,12 @@ fn check_fence_token(timeline: &Timeline<'_>, eviction: &Eviction<'_>, holds: &[
             capitalized(&format_worker(timeline, hold.worker)),
             hold.token
         );
-        report(timeline, eviction, Some(hold), title, &how, log);
+        report_fence_token(timeline, eviction, Some(hold), title, &how, log);
         return;
     }
 }
 
-/// Checks that the evicted holder is notified, if it runs and is reachable.
+/// Checks that the holder is notified in time, if its worker ran and the engine was not disturbed.
 fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let from = eviction.ended_at.max(hold.granted_at);
     let by = from.saturating_add(NOTIFICATION_BOUND).saturating_add(WAKE_UP_GRACE);
@@ -148,8 +153,7 @@ fn check_notification(timeline: &Timeline<'_>, eviction: &Eviction<'_>, hold: &H
     }
 }
 
-/// Checks that the request of an evicted waiter ends. If the lock was granted to it meanwhile, its
-/// holder must be notified instead.
+/// Checks that the request of a force-released waiter ends in time, granted or not.
 fn check_waiter(timeline: &Timeline<'_>, eviction: &Eviction<'_>, log: &mut ViolationLog) {
     let (began, ended) = (eviction.invocation.began_at, eviction.ended_at);
     let by = ended.saturating_add(NOTIFICATION_BOUND).saturating_add(WAKE_UP_GRACE);
@@ -173,8 +177,9 @@ fn check_waiter(timeline: &Timeline<'_>, eviction: &Eviction<'_>, log: &mut Viol
     );
 }
 
-/// Checks that a waiter is granted the lock of an evicted holder as soon as the holder is notified.
-/// `false`: the history does not show that a waiter must be served.
+/// Checks that a waiter is granted the lock of a force-released holder within the same time bound.
+/// Returns whether that could be checked: `false` if the history does not show that a waiter had to
+/// be granted the lock.
 fn check_hand_off(
     timeline: &Timeline<'_>,
     eviction: &Eviction<'_>,
@@ -187,7 +192,7 @@ fn check_hand_off(
         return false;
     }
     let others = || holds.iter().filter(|hold| Some(hold.op) != eviction.hold);
-    // Its server may keep a lease for longer than the client relied on it.
+    // A server may keep a lease for longer than its holder relied on it.
     let is_over = |hold: &Hold<'_>| {
         let lease_end = hold.deadline.saturating_add(timeline.header.ttl);
         [hold.released_by, Some(lease_end)].into_iter().flatten().any(|end| end < began)
@@ -200,7 +205,7 @@ fn check_hand_off(
         let all = timeline.calls.iter().filter(|call| call.began_at <= by);
         all.filter(|call| matches!(call.call, Call::Lock { lock, .. } if lock == eviction.lock))
     };
-    // A claim of unknown state may hold the lock until its lease ends.
+    // A request with an unknown outcome may hold the lock until its lease ends.
     let is_old = |end: RunNanos| end.saturating_add(timeline.header.ttl.saturating_mul(2)) < began;
     let lifetime = |request: &Invocation<'_>| timeline.lifetime(request.worker_id);
     let is_clear = |request: &Invocation<'_>| match request.ended {
@@ -242,7 +247,7 @@ fn check_hand_off(
     true
 }
 
-/// Reports that an evicted holder was notified late, or never; the violation lasts until `until`.
+/// Reports that a holder was notified late or never; the violation lasts until `until`.
 fn report_missing_notification(
     timeline: &Timeline<'_>,
     eviction: &Eviction<'_>,
@@ -261,7 +266,8 @@ fn report_missing_notification(
     );
 }
 
-fn report(
+/// Reports a wrong fence token; `other` is the holder that it fences off by mistake, if any.
+fn report_fence_token(
     timeline: &Timeline<'_>,
     eviction: &Eviction<'_>,
     other: Option<&Hold<'_>>,
@@ -284,6 +290,7 @@ fn report(
     );
 }
 
+/// Describes the force release in a sentence, followed by `explanation`.
 fn describe(timeline: &Timeline<'_>, eviction: &Eviction<'_>, explanation: &str) -> String {
     format!(
         "{} {} {} of {:?} from {} to {}{}. {explanation} {}",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::history::{FaultKind, named};
+use crate::history::{FaultKind, name_variants};
 
 /// An engine to start here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,7 +27,7 @@ pub enum LocalEngine {
     Postgres,
 }
 
-named!(LocalEngine:
+name_variants!(LocalEngine:
     Memory "memory" "the tasks of one process",
     File "file" "the processes of this host, in a folder",
     Redis "redis" "a Redis server",
@@ -48,7 +48,7 @@ pub enum UrlOption {
     Replicas,
 }
 
-named!(UrlOption:
+name_variants!(UrlOption:
     Strict "strict" "a server that may have lost a lease cools down first",
     Replicas "replicas" "a grant counts only after a replica acknowledged it",
 );

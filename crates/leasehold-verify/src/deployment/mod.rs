@@ -13,7 +13,7 @@
 //! one member off from the others, and not from its clients, which is the harder case; proxies
 //! between the members do that. Otherwise it cuts the workers off from one member, or from all.
 //!
-//! | fault | action | with the guard off |
+//! | fault | action | in a negative control |
 //! |---|---|---|
 //! | cut | connections are cut repeatedly | |
 //! | lost-reply | a request arrives and its connection is cut before the reply; or no reply arrives at all | |
@@ -74,7 +74,7 @@ pub struct DeploymentOptions {
     /// All faults that may happen.
     pub faults: Vec<FaultKind>,
     /// Whether the safeguards are on.
-    pub guard: bool,
+    pub has_safeguards: bool,
     /// The longest lease.
     pub ttl: Duration,
     /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have
@@ -104,7 +104,7 @@ impl DeploymentOptions {
     /// exclusion, too. But it grants nothing while the replica lags, so no lock would be at risk.
     fn url_options(&self) -> String {
         let forgets = self.has_fault(FaultKind::Wipe) || self.has_fault(FaultKind::Failover);
-        match self.option.or(forgets.then_some(UrlOption::Strict)).filter(|_| self.guard) {
+        match self.option.or(forgets.then_some(UrlOption::Strict)).filter(|_| self.has_safeguards) {
             None => String::new(),
             Some(UrlOption::Strict) => format!("?strict={}ms", self.ttl.as_millis()),
             Some(UrlOption::Replicas) => "?replicas=1".to_owned(),
@@ -306,7 +306,7 @@ impl Deployment {
     }
 
     fn conditions(&self) -> Conditions<'_> {
-        let has = |option: &str| !self.options.guard || self.direct_url.contains(option);
+        let has = |option: &str| !self.options.has_safeguards || self.direct_url.contains(option);
         let (strict, replicas) = (has("strict="), has("replicas="));
         Conditions { engine: &self.engine, is_strict: strict, awaits_replicas: replicas, faults: &self.options.faults }
     }
@@ -314,7 +314,7 @@ impl Deployment {
     /// A description of the control if the guard is off; `None` if it is on, or if nothing here
     /// depends on it.
     pub fn control_description(&self) -> Option<String> {
-        if self.options.guard {
+        if self.options.has_safeguards {
             return None;
         }
         let redlock = self.engine == "redlock";
@@ -362,7 +362,9 @@ impl Deployment {
         let minority = self.minority(rng);
         let active_fault = match &mut self.network {
             Some(lines) if !on_servers => lines.begin_fault(fault, &minority, rng)?,
-            lines => self.servers.begin_fault(fault, &minority, lines.as_ref(), self.options.guard, rng).await?,
+            lines => {
+                self.servers.begin_fault(fault, &minority, lines.as_ref(), self.options.has_safeguards, rng).await?
+            }
         };
         self.active_faults.insert(fault, on_servers);
         Ok(active_fault)
@@ -411,13 +413,13 @@ impl Deployment {
 
     /// What servers that were started here still store after all workers have ended: keys that
     /// never expire, claims to these locks on any of Redlock's servers, ZooKeeper's ephemeral
-    /// nodes. Returns the place and the item. With the guard off nothing is checked, because other
-    /// users' locks may be there.
+    /// nodes. Returns the place and the item. In a negative control nothing is checked, because
+    /// other users' locks may be there.
     ///
     /// # Errors
     /// If a server does not respond.
     pub async fn leftovers(&self, locks: &[String]) -> Result<Vec<(String, String)>, RunError> {
-        if self.options.guard { self.servers.leftovers(locks).await } else { Ok(Vec::new()) }
+        if self.options.has_safeguards { self.servers.leftovers(locks).await } else { Ok(Vec::new()) }
     }
 
     /// Sessions that databases which were started here still have after all clients have ended.

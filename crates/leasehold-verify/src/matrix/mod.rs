@@ -18,7 +18,7 @@ pub use self::table::guarantee_tables;
 use crate::checker::{self, CheckOptions};
 use crate::deployment::{LocalEngine, UrlOption};
 use crate::history::{FaultKind, Workload};
-use crate::runner::{Conductor, Control, EngineTarget, Run, RunError, RunLength, RunSettings};
+use crate::runner::{Conductor, ConductorOptions, EngineTarget, NegativeControl, RunError, RunLength, RunOptions};
 
 /// The workloads that the histories of a cell use in turn.
 const CELL_WORKLOADS: [Workload; 9] = [
@@ -185,7 +185,7 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
         let seed = options.seed + number;
         // Kept only if it has a violation, or does not complete.
         let written = options.violations_dir.join(format!("{}-{workload}-{seed}-cut.jsonl", outcome.file_stem()));
-        let run = Run {
+        let run = RunOptions {
             workload,
             faults: faults.clone(),
             fault_count: Some(if faults.is_empty() { 0 } else { options.faults }),
@@ -237,7 +237,7 @@ async fn start_with_retry(
 async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Workload>), RunError> {
     let worker = options.worker.clone();
     let faults = Vec::from_iter(cell.fault);
-    let settings = RunSettings {
+    let settings = ConductorOptions {
         target: EngineTarget::Local(cell.engine),
         faults,
         control: None,
@@ -269,7 +269,7 @@ fn create_folder(folder: &Path) -> Result<(), RunError> {
 /// # Errors
 /// If a history could not be run.
 pub async fn run_control(
-    control: Control,
+    control: NegativeControl,
     options: &MatrixOptions,
     mut on_retry: impl FnMut(&str),
 ) -> Result<(u64, u64), RunError> {
@@ -291,7 +291,7 @@ pub async fn run_control(
 
 /// Runs one history of a control, on existing or fresh servers. Returns whether it was detected.
 async fn run_control_history(
-    control: Control,
+    control: NegativeControl,
     options: &MatrixOptions,
     seed: u64,
     conductor: &mut Option<Conductor>,
@@ -299,14 +299,15 @@ async fn run_control_history(
     let (local, workload, fault) = control.example_run();
     let (calls, faults) = control.run_size();
     let (target, worker) = (EngineTarget::Local(local), options.worker.clone());
-    let settings = RunSettings { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
+    let settings =
+        ConductorOptions { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
     let conductor = match conductor {
         Some(conductor) => conductor,
         None => conductor.insert(Conductor::open(settings).await?),
     };
     // Kept only if it was not detected, or does not complete.
     let written = options.violations_dir.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
-    let run = Run {
+    let run = RunOptions {
         workload,
         faults: vec![fault],
         fault_count: Some(faults),
@@ -332,10 +333,10 @@ mod tests {
 
     const MEMORY_CELL: Cell = Cell { engine: LocalEngine::Memory, fault: None, option: None };
 
-    fn run() -> Run {
+    fn run() -> RunOptions {
         let length = RunLength::Calls(20);
         let workload = Workload::Mutex;
-        Run { workload, faults: Vec::new(), fault_count: None, workers: 2, length, seed: 7, history: None }
+        RunOptions { workload, faults: Vec::new(), fault_count: None, workers: 2, length, seed: 7, history: None }
     }
 
     /// Two workers are granted a lock with these tokens, the second while the first holds it.
@@ -402,7 +403,7 @@ mod tests {
         );
         let mut retries = Vec::new();
         let extent = MatrixOptions { histories: 1, ..extent };
-        let control = run_control(Control::NoFencing, &extent, |words| retries.push(words.to_owned()));
+        let control = run_control(NegativeControl::NoFencing, &extent, |words| retries.push(words.to_owned()));
         assert!(control.await.is_err());
         assert!(matches!(retries.as_slice(), [once] if once.contains("is retried")), "{retries:?}");
     }

@@ -10,7 +10,7 @@ use super::Cell;
 use crate::checker::{self, CheckOptions};
 use crate::history::{self, Event, Workload};
 use crate::report;
-use crate::runner::{Run, RunError, RunLength};
+use crate::runner::{RunError, RunLength, RunOptions};
 use crate::verdict::{FindingStatus, Guarantee, Recovery, SecondOpinion, Verdict};
 
 /// The outcome of a cell.
@@ -108,7 +108,13 @@ impl CellOutcome {
         format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
     }
 
-    pub(super) fn add_history(&mut self, events: &[Event], run: &Run, violations_dir: &Path, options: CheckOptions) {
+    pub(super) fn add_history(
+        &mut self,
+        events: &[Event],
+        run: &RunOptions,
+        violations_dir: &Path,
+        options: CheckOptions,
+    ) {
         let verdict = checker::check_with(events, options);
         self.late.extend(verdict.late.iter().map(|one| one.title.clone()));
         let (header, counts) = (&verdict.header, &verdict.counts);
@@ -168,7 +174,7 @@ impl CellOutcome {
         &mut self,
         trouble: &RunError,
         is_first_attempt: bool,
-        run: &Run,
+        run: &RunOptions,
         path: &Path,
     ) -> bool {
         let events = history::load(path).ok().and_then(|text| history::parse(&text).ok());

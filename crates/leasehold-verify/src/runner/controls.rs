@@ -10,7 +10,7 @@ use crate::worker::LockImplementation;
 
 /// The safeguard that is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum NegativeControl {
     /// The resource checks no tokens.
     NoFencing,
     /// `SET NX PX` on a master that is replaced.
@@ -23,7 +23,7 @@ pub enum Control {
     Eviction,
 }
 
-impl Control {
+impl NegativeControl {
     /// All controls.
     pub const ALL: [Self; 5] = [Self::NoFencing, Self::PlainSet, Self::EmptyNodes, Self::WallClock, Self::Eviction];
 

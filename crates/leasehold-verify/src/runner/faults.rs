@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::fault_plan::{PlannedFault, plan_faults};
 use super::run_state::RunState;
 use super::workers::Workers;
-use super::{Conductor, Control, Progress, Run, RunError, RunLength, random_holder};
+use super::{Conductor, NegativeControl, Progress, RunError, RunLength, RunOptions, random_holder};
 use crate::history::{Event, FaultKind, RunNanos, WorkerId, Workload};
 use crate::rng::Rng;
 use crate::worker::Assignment;
@@ -36,7 +36,7 @@ impl Conductor {
     /// Causes each fault at its time while the workers run.
     pub(super) async fn drive_faults(
         &mut self,
-        run: &Run,
+        run: &RunOptions,
         run_state: &RunState,
         workers: &mut Workers,
         assignment: &Assignment,
@@ -69,7 +69,7 @@ impl Conductor {
             if matches!(run.length, RunLength::ForDuration(_)) && far(&run_state.progress()) > LAST_FAULT_FRACTION {
                 break;
             }
-            if self.settings.control.is_some_and(Control::starts_faults_at_a_grant) {
+            if self.settings.control.is_some_and(NegativeControl::starts_faults_at_a_grant) {
                 let (before, give_up) = (run_state.progress().grants, run_state.now() + as_nanos(self.ttl * 2));
                 wait_until(run_state, progress, |state| state.grants > before || state.elapsed >= give_up).await;
             } else if assignment.has_constant_hold {

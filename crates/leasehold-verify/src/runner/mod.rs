@@ -15,7 +15,7 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold::engine::{Capabilities, Fairness, Reach};
 
-pub use self::controls::Control;
+pub use self::controls::NegativeControl;
 pub use self::run_state::Progress;
 use self::run_state::RunState;
 use self::workers::Workers;
@@ -74,13 +74,13 @@ impl EngineTarget {
 
 /// The setting of runs: an engine, and the faults that it can have.
 #[derive(Clone, Debug)]
-pub struct RunSettings {
+pub struct ConductorOptions {
     /// Where the engine is.
     pub target: EngineTarget,
     /// All faults that its runs may cause.
     pub faults: Vec<FaultKind>,
     /// The control: the safeguard that is off, if any.
-    pub control: Option<Control>,
+    pub control: Option<NegativeControl>,
     /// The TTL of all leases; `None`: one that suits the engine.
     pub ttl: Option<Duration>,
     /// The URL option of an engine that is started here; `None`: the one that the faults need.
@@ -92,10 +92,10 @@ pub struct RunSettings {
 
 /// The parameters of one run.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RunOptions {
     /// What the workers do.
     pub workload: Workload,
-    /// The faults to cause, out of those of the [`RunSettings`].
+    /// The faults to cause, out of those of the [`ConductorOptions`].
     pub faults: Vec<FaultKind>,
     /// The number of faults; `None`: one of each kind, or one every few seconds.
     pub fault_count: Option<usize>,
@@ -112,7 +112,7 @@ pub struct Run {
 /// The settings, with their engine running.
 #[derive(Debug)]
 pub struct Conductor {
-    settings: RunSettings,
+    settings: ConductorOptions,
     ttl: Duration,
     deployment: Deployment,
     /// The workers' own wall clocks, if they are to jump.
@@ -126,7 +126,7 @@ impl Conductor {
     ///
     /// # Errors
     /// With a message for the user: a server is not installed, a fault cannot be caused there, …
-    pub async fn open(settings: RunSettings) -> Result<Self, RunError> {
+    pub async fn open(settings: ConductorOptions) -> Result<Self, RunError> {
         let ttl = settings.ttl.unwrap_or_else(|| settings.default_ttl());
         let control = settings.control;
         let faults: Vec<FaultKind> = settings
@@ -188,7 +188,7 @@ impl Conductor {
     ///
     /// # Errors
     /// If the run could not be completed; violations by the engine are in the history.
-    pub async fn run(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, RunError> {
+    pub async fn run(&mut self, run: &RunOptions, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, RunError> {
         self.runs += 1;
         let own = self.open_inspector().await?;
         let locks = self.lock_names(run);
@@ -240,7 +240,7 @@ impl Conductor {
 
     /// The locks of a run: the same for the same seed, so that the engine does not fill up with
     /// names.
-    fn lock_names(&mut self, run: &Run) -> Vec<String> {
+    fn lock_names(&mut self, run: &RunOptions) -> Vec<String> {
         let count = match run.workload {
             Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
             _ => 1,
@@ -250,7 +250,7 @@ impl Conductor {
     }
 
     /// For each lane, locks that it holds all the time, if only some of the servers are hit.
-    fn anchor_names(&mut self, run: &Run) -> Vec<Vec<String>> {
+    fn anchor_names(&mut self, run: &RunOptions) -> Vec<Vec<String>> {
         // The history of a schedule contains only its runs.
         if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.targets_servers()) {
             return Vec::new();
@@ -259,7 +259,7 @@ impl Conductor {
         (0..run.workers).map(|lane| self.deployment.anchor_names(&format!("{base}:{lane}"))).collect()
     }
 
-    fn header(&self, run: &Run, inspector: &Locks) -> Header {
+    fn header(&self, run: &RunOptions, inspector: &Locks) -> Header {
         let can = inspector.capabilities();
         Header {
             format: 1,
@@ -283,7 +283,7 @@ impl Conductor {
         }
     }
 
-    fn assignment(&self, run: &Run, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
+    fn assignment(&self, run: &RunOptions, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
         let control = self.settings.control;
         // Holds are short compared with the TTL, and with a wait for a disk or a quorum.
         let hold = (self.ttl / 25).min(Duration::from_millis(40));
@@ -298,8 +298,8 @@ impl Conductor {
             max_hold: control.and_then(|control| control.hold_time(self.ttl)).unwrap_or(hold),
             has_constant_hold: control.is_some_and(|control| control.hold_time(self.ttl).is_some()),
             resource,
-            presents_tokens: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
-            lock_implementation: control.map(Control::lock_implementation).unwrap_or_default(),
+            presents_tokens: run.workload != Workload::Unfenced && control != Some(NegativeControl::NoFencing),
+            lock_implementation: control.map(NegativeControl::lock_implementation).unwrap_or_default(),
             // A control demonstrates one thing.
             force_releases: control.is_none(),
             seed: run.seed,
@@ -400,7 +400,7 @@ async fn refuse_foreign_clients(inspector: &Locks, locks: &[String], timeout: Du
 }
 
 /// Refuses, before anything starts, a workload that the engine does not support.
-fn check_workload_supported(inspector: &Locks, run: &Run) -> Result<(), RunError> {
+fn check_workload_supported(inspector: &Locks, run: &RunOptions) -> Result<(), RunError> {
     let can = inspector.capabilities();
     match missing_capability(can, run.workload) {
         None => Ok(()),
@@ -441,18 +441,19 @@ fn start_time_text() -> String {
     jiff::Timestamp::try_from(now).map(|at| format!("{at:.0}")).unwrap_or_default()
 }
 
-impl RunSettings {
+impl ConductorOptions {
     fn default_ttl(&self) -> Duration {
         match &self.target {
-            EngineTarget::Local(local) => {
-                self.control.and_then(Control::required_ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option))
-            }
+            EngineTarget::Local(local) => self
+                .control
+                .and_then(NegativeControl::required_ttl)
+                .unwrap_or_else(|| local.ttl_for(&self.faults, self.option)),
             EngineTarget::Remote(_) => REMOTE_TTL,
         }
     }
 
     /// The command that repeats the run.
-    fn header_notes(&self, run: &Run) -> std::collections::BTreeMap<String, String> {
+    fn header_notes(&self, run: &RunOptions) -> std::collections::BTreeMap<String, String> {
         let mut words = vec!["leasehold verify".to_owned()];
         words.push(match &self.target {
             EngineTarget::Local(local) => format!("--local {local}"),

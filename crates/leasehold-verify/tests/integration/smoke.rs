@@ -11,7 +11,9 @@ use leasehold_verify::checker::{CheckOptions, TimeBounds, check_with};
 use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::history::{Event, FaultKind, Workload};
 use leasehold_verify::matrix::{self, MatrixOptions};
-use leasehold_verify::runner::{Conductor, Control, EngineTarget, Run, RunError, RunLength, RunSettings};
+use leasehold_verify::runner::{
+    Conductor, ConductorOptions, EngineTarget, NegativeControl, RunError, RunLength, RunOptions,
+};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -55,7 +57,7 @@ fn worker_program() -> PathBuf {
 
 async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, RunError> {
     let faults = Vec::from_iter(fault);
-    let settings = RunSettings {
+    let settings = ConductorOptions {
         target: EngineTarget::Local(local),
         faults: faults.clone(),
         control: None,
@@ -65,7 +67,8 @@ async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Wor
     };
     let mut conductor = Conductor::open(settings).await?;
     let length = RunLength::Calls(if workload == Workload::Ticks { TICKS_PER_HISTORY } else { CALLS_PER_HISTORY });
-    let run = Run { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
+    let run =
+        RunOptions { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
     conductor.run(&run, |_| ()).await
 }
 
@@ -129,7 +132,7 @@ async fn a_register_without_fencing_is_detected() {
             violations_dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("smoke-control"),
             check_options: CHECK_OPTIONS,
         };
-        let found = matrix::run_control(Control::NoFencing, &extent, |words| println!("{words}")).await;
+        let found = matrix::run_control(NegativeControl::NoFencing, &extent, |words| println!("{words}")).await;
         if found.expect("a run") == (1, 1) {
             return;
         }

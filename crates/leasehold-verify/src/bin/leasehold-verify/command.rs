@@ -12,7 +12,9 @@ use leasehold_command::{output, secret};
 use leasehold_verify::checker::{CheckOptions, TimeBounds};
 use leasehold_verify::deployment::{LocalEngine, UrlOption, supported_faults};
 use leasehold_verify::history::{self, Event, FaultKind, Workload};
-use leasehold_verify::runner::{Conductor, Control, EngineTarget, Progress, Run, RunError, RunLength, RunSettings};
+use leasehold_verify::runner::{
+    Conductor, ConductorOptions, EngineTarget, NegativeControl, Progress, RunError, RunLength, RunOptions,
+};
 use leasehold_verify::verdict::Verdict;
 use leasehold_verify::{checker, report};
 use rustix::termios::isatty;
@@ -226,7 +228,7 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     let history = history_path(&options, &target, control.is_some())?;
     let worker = std::env::current_exe().map_err(|error| Failure::system("cannot find this program's path", error))?;
     let settings =
-        RunSettings { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
+        ConductorOptions { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
     let mut ticker = ProgressLine::new();
     ticker.print("starting");
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot set signal handlers", error))?;
@@ -238,7 +240,7 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
         }
     };
     let mut conductor = opened.map_err(|problem| ticker.failure(problem))?;
-    let run = Run {
+    let run = RunOptions {
         workload: options.workload,
         faults,
         // A single fault may not reveal a control.
@@ -291,8 +293,8 @@ fn parse_fault_count(text: &str) -> Result<usize, String> {
 }
 
 /// The control to run with the guard off.
-fn control_for(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
-    Control::for_run(target, workload, faults).map_err(|choice| {
+fn control_for(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<NegativeControl, Failure> {
+    NegativeControl::for_run(target, workload, faults).map_err(|choice| {
         // The message stays in one piece: it lists the possible controls.
         Failure::usage(choice)
     })

@@ -3,7 +3,7 @@
 //! A clock that jumps ahead ends leases early. An engine with one clock can then guarantee only its
 //! tokens, so that is a separate fault, *ahead*. A clock that is set back must not admit a second
 //! holder. So with *clock* and the guard on, a database's clock only goes back, and stays there,
-//! because the return would be a jump ahead; with the guard off, it jumps ahead.
+//! because the return would be a jump ahead; in a negative control, it jumps ahead.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct ServerClock {
     clock: WallClock,
     /// Seconds ahead of the right time.
     offset_seconds: i64,
-    is_guarded: bool,
+    has_safeguards: bool,
     /// The furthest that it may go back in one jump.
     max_jump_back: u64,
     ttl: Duration,
@@ -44,7 +44,7 @@ impl ServerClock {
         Ok(Some(Self {
             clock: WallClock::new()?,
             offset_seconds: 0,
-            is_guarded: options.guard,
+            has_safeguards: options.has_safeguards,
             max_jump_back: furthest,
             ttl: options.ttl,
         }))
@@ -56,7 +56,7 @@ impl ServerClock {
 
     /// Jumps; returns a description of the jump.
     pub(super) fn jump(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<String, RunError> {
-        let is_back = self.is_guarded && fault == FaultKind::Clock;
+        let is_back = self.has_safeguards && fault == FaultKind::Clock;
         let step =
             if is_back { -signed(rng.in_range(1, self.max_jump_back)) } else { jump_ahead_seconds(self.ttl, rng) };
         self.offset_seconds += step;
@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn a_guarded_clock_jumps_ahead_only_for_the_fault_ahead() {
-        let wanted = |faults: &[FaultKind], guard, mends| {
+        let wanted = |faults: &[FaultKind], has_safeguards, mends| {
             let setup = DeploymentOptions {
                 faults: faults.to_vec(),
-                guard,
+                has_safeguards,
                 ttl: Duration::from_secs(1),
                 isolates_workers: false,
                 option: None,

@@ -50,7 +50,7 @@ pub(in crate::deployment) struct ClusterServers {
     /// How long a node may be unreachable before the others replace it.
     down_after: Duration,
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
@@ -81,7 +81,7 @@ impl ClusterServers {
             moved_slots: Vec::new(),
             down_after: down_time_limit,
             options: options.url_options(),
-            is_guarded: options.guard,
+            has_safeguards: options.has_safeguards,
             ttl: options.ttl,
         })
     }
@@ -191,7 +191,7 @@ impl ClusterServers {
     ) -> Result<ActiveFault, RunError> {
         let hit = self.target_master.0;
         self.cluster.cut_replication(hit).await?;
-        let a_while = if self.is_guarded {
+        let a_while = if self.has_safeguards {
             rng.duration_in(Duration::from_millis(300), Duration::from_millis(900))
         } else {
             self.ttl

@@ -124,7 +124,7 @@ impl LocalServers {
 
     /// Whether half of the workers must not notice the beginning of a fault. ZooKeeper's clients
     /// have sessions, which do not depend on connections.
-    fn silences_connections(&self, fault: FaultKind, guard: bool) -> bool {
+    fn silences_connections(&self, fault: FaultKind, has_safeguards: bool) -> bool {
         match self {
             // A cluster silences connections itself, so that its other masters are not disturbed.
             Self::None | Self::Folder(_) | Self::Zookeeper(_) | Self::Cluster(_) => false,
@@ -132,7 +132,7 @@ impl LocalServers {
                 FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
                 // After the clock went back, a holder that cannot renew leaves a claim that lasts
                 // longer by as much.
-                FaultKind::Clock => !guard,
+                FaultKind::Clock => !has_safeguards,
                 _ => false,
             },
         }
@@ -143,11 +143,11 @@ impl LocalServers {
         fault: FaultKind,
         minority: &[usize],
         network: Option<&Network>,
-        guard: bool,
+        has_safeguards: bool,
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
         // A fail-over silences connections later, when there are grants to lose.
-        if let Some(lines) = network.filter(|_| self.silences_connections(fault, guard)) {
+        if let Some(lines) = network.filter(|_| self.silences_connections(fault, has_safeguards)) {
             lines.silence_half_of_connections(rng);
         }
         match self {
@@ -161,8 +161,8 @@ impl LocalServers {
         }
     }
 
-    /// Whether this fault may hit a majority of the voters with the guard on; if so, it does the
-    /// next time.
+    /// Whether this fault may hit a majority of the voters with the safeguards on; if so, it does
+    /// the next time.
     pub(super) fn hit_majority_next(&mut self, fault: FaultKind) -> bool {
         match self {
             Self::Redlock(redlock) if fault == FaultKind::Wipe => {

@@ -20,7 +20,7 @@ const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 /// Sentinels replace a master that is unreachable for this long. On a busy machine, a healthy
 /// server may wait a second for the processor.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-/// With the guard off, the data must be lost before the leases expire.
+/// In a negative control, the data must be lost before the leases expire.
 const SHORT_DOWN_AFTER: Duration = Duration::from_secs(1);
 /// The longest outage of a master that must not be replaced.
 const MAX_MASTER_OUTAGE: Duration = Duration::from_millis(300);
@@ -42,7 +42,7 @@ pub(in crate::deployment) struct RedisServers {
     /// The master and the Sentinels' configuration epoch at the start of the run.
     baseline: Option<(usize, u64)>,
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
@@ -72,7 +72,7 @@ impl RedisServers {
         };
         let servers = if sentinels {
             // The replacement must happen before the leases expire.
-            let soon = !options.guard || options.option == Some(UrlOption::Replicas);
+            let soon = !options.has_safeguards || options.option == Some(UrlOption::Replicas);
             let down_after = if soon { SHORT_DOWN_AFTER } else { DOWN_AFTER };
             let (master, replica) = (node()?, node()?);
             Topology::Sentinel(SentinelSet::start_each(&master, &[replica], down_after).await?)
@@ -88,7 +88,7 @@ impl RedisServers {
             target: 0,
             baseline: None,
             options: options.url_options(),
-            is_guarded: options.guard,
+            has_safeguards: options.has_safeguards,
             ttl: options.ttl,
         })
     }
@@ -149,7 +149,7 @@ impl RedisServers {
     /// violation of the expected kind.
     async fn master_and_epoch(&self) -> Result<Option<(usize, u64)>, RunError> {
         match &self.servers {
-            Topology::Sentinel(set) if self.is_guarded => {
+            Topology::Sentinel(set) if self.has_safeguards => {
                 Ok(Some(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || set.master_and_epoch()).await?))
             }
             _ => Ok(None),
@@ -224,7 +224,8 @@ impl RedisServers {
                 Ok(ActiveFault::new(format!("{target}: {}", how.description()), rng.duration_in(ttl, ttl * 3)))
             }
             FaultKind::Evict => {
-                self.full_memory = Some(FullMemory::fill(self.server(hit).addr(), !self.is_guarded, ttl, rng).await?);
+                self.full_memory =
+                    Some(FullMemory::fill(self.server(hit).addr(), !self.has_safeguards, ttl, rng).await?);
                 Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 3)))
             }
             FaultKind::DiskFull => {
@@ -242,11 +243,12 @@ impl RedisServers {
         network: Option<&Network>,
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
-        let (guard, ttl) = (self.is_guarded, self.ttl);
+        let (has_safeguards, ttl) = (self.has_safeguards, self.ttl);
         let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Failover)) };
         set.cut_replication().await?;
         // Workers continue for a while; the fail-over loses all grants of that time.
-        let a_while = if guard { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
+        let a_while =
+            if has_safeguards { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
         tokio::time::sleep(a_while).await;
         if let Some(lines) = network {
             lines.silence_half_of_connections(rng);

@@ -1,6 +1,6 @@
 //! Five independent Redis servers.
 //!
-//! With the guard on, all faults hit the same two servers: the guarantee is that a majority of
+//! With the safeguards on, all faults hit the same two servers: the guarantee is that a majority of
 //! correct servers is enough. If other servers were hit each time, fewer than three might keep a
 //! lock before it is renewed. Their clocks only go back: a holder with just three servers, two of
 //! which end its lease early, would keep only one. On request, a majority may lose its data: with
@@ -29,11 +29,11 @@ pub(in crate::deployment) struct RedlockServers {
     /// One per server, if they are to jump, and how many seconds it is ahead.
     clocks: Vec<(WallClock, i64)>,
     targets: Vec<usize>,
-    /// Whether a majority loses its data next time, with the guard on.
+    /// Whether a majority loses its data next time, with the safeguards on.
     hits_majority_next: bool,
     read_only: Option<ReadOnlyCause>,
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
@@ -53,7 +53,7 @@ impl RedlockServers {
             }
             servers.push(one.start().await?);
         }
-        let (options, guard, ttl) = (setup.url_options(), setup.guard, setup.ttl);
+        let (options, has_safeguards, ttl) = (setup.url_options(), setup.has_safeguards, setup.ttl);
         Ok(Self {
             servers,
             clocks,
@@ -61,7 +61,7 @@ impl RedlockServers {
             hits_majority_next: false,
             read_only: None,
             options,
-            is_guarded: guard,
+            has_safeguards,
             ttl,
         })
     }
@@ -108,7 +108,7 @@ impl RedlockServers {
         let wide = std::mem::take(&mut self.hits_majority_next) && fault == FaultKind::Wipe;
         self.targets = match fault {
             // Three that lose data, or whose leases end early: a majority.
-            FaultKind::Wipe | FaultKind::Clock if !self.is_guarded || wide => {
+            FaultKind::Wipe | FaultKind::Clock if !self.has_safeguards || wide => {
                 rng.choose_indices(NODE_COUNT / 2 + 1, NODE_COUNT)
             }
             _ => {
@@ -132,7 +132,7 @@ impl RedlockServers {
                 Ok(if self.targets.len() <= NODE_COUNT / 2 { active_fault.with_others_serving() } else { active_fault })
             }
             FaultKind::Clock | FaultKind::Ahead => {
-                let is_back = self.is_guarded && fault == FaultKind::Clock;
+                let is_back = self.has_safeguards && fault == FaultKind::Clock;
                 let seconds = if is_back { jump_back_seconds(rng) } else { jump_ahead_seconds(ttl, rng) };
                 for at in &self.targets {
                     let (clock, ahead) = self.clocks.get_mut(*at).ok_or_else(|| unsupported_fault(fault))?;

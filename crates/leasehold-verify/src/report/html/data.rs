@@ -1,4 +1,5 @@
-//! The run as short lists for the page's script; `base.js` documents their fields.
+//! The timeline as JSON for the page's script: arrays without field names, to be short. `base.js`
+//! names their fields.
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use crate::report::model::{ProcessEnd, RegisterMark, Span, SpanKind, TimelineMod
 use crate::report::svg::{LABEL_LINE_HEIGHT, LANE_NAME_WIDTH, LANE_TOP_PADDING, Layout, ROW_GAP, Size};
 use crate::verdict::Verdict;
 
+/// Builds the JSON of the whole timeline. `size` must be that of the static picture.
 pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) -> String {
     let layout = Layout::new(model, size);
     let lanes = model.lanes.iter().zip(&layout.lanes);
@@ -29,7 +31,7 @@ pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) ->
         "spans": model.spans.iter().map(span_data).collect::<Vec<_>>(),
         "marks": model.marks.iter().map(mark_data).collect::<Vec<_>>(),
         "bands": model.bands.iter().map(|band| {
-            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.about(), band.label()])
+            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.description(), band.label()])
         }).collect::<Vec<_>>(),
         "flags": model.flags.iter().zip(&verdict.violations).map(|(flag, violation)| {
             json!([flag.from, flag.to, flag.lanes, format::guarantee_name(violation.promise), violation.title])

@@ -17,7 +17,7 @@ fn successive_holds_keep_exclusion_even_if_they_touch() {
     history.held(70, second);
     let finding = history.assert_kept(Exclusion);
     assert_eq!(finding.checked, 2);
-    assert_eq!(finding.figure, "2 holds of 1 lock, 0 at once with another");
+    assert_eq!(finding.figure, "2 holds of 1 lock, 0 overlapping another");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn tokens_that_are_not_guaranteed_are_only_counted() {
     history.release((30, 31), first);
     history.acquire((31, 40), 2, 2);
     let finding = history.assert_not_guaranteed(Tokens);
-    assert_eq!(finding.figure, "not promised under these faults; 2 grants, 1 out of order");
+    assert_eq!(finding.figure, "not guaranteed under these faults; 2 grants, 1 out of order");
     assert!(history.check().has_no_violations());
 }
 
@@ -315,7 +315,7 @@ fn where_leases_may_end_early_concurrent_holds_are_only_counted_and_fencing_is_s
     two_concurrent_holders(true).assert_broken(Exclusion, 1);
     two_concurrent_holders(true).assert_broken(Loss, 1);
     let history = two_concurrent_holders(false);
-    let figure = "not promised under these faults; 2 holds of 1 lock, 1 at once with another";
+    let figure = "not guaranteed under these faults; 2 holds of 1 lock, 1 overlapping another";
     assert_eq!(history.assert_not_guaranteed(Exclusion).figure, figure);
     history.assert_kept(Loss);
     history.assert_kept(Tokens);

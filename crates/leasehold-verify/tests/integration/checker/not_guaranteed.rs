@@ -31,7 +31,7 @@ fn tick_run_twice(url: &str, fault: FaultKind, once: bool) -> HistoryBuilder {
 fn ticks_that_run_twice_fail_with_strict_and_are_only_counted_without() {
     for fault in [FaultKind::Failover, FaultKind::Wipe] {
         let finding = tick_run_twice("redis://a", fault, true).assert_not_guaranteed(Ticks);
-        assert!(finding.broken == 1 && finding.figure.starts_with("not promised"), "{finding:?}");
+        assert!(finding.broken == 1 && finding.figure.starts_with("not guaranteed"), "{finding:?}");
         let verdict = tick_run_twice("redis://a?strict=6000ms", fault, true).assert_broken(Ticks, 1);
         assert!(verdict.violations[0].title.contains("began again, although it is at-most-once"), "{verdict:?}");
     }
@@ -73,7 +73,7 @@ fn time_bounds_fail_or_are_reported_and_a_hanging_call_always_fails() {
     assert!(lenient.has_no_violations() && lenient.late.len() == 1, "{lenient:?}");
     let deadlines = finding(&lenient, Deadlines);
     assert_eq!((deadlines.state, deadlines.broken), (FindingStatus::Kept, 0));
-    assert!(deadlines.figure.ends_with("; 1 about time, only reported"), "{deadlines:?}");
+    assert!(deadlines.figure.ends_with("; 1 over a time bound, only reported"), "{deadlines:?}");
     let mut hung = HistoryBuilder::for_workload(Workload::Mutex);
     hung.begin_with_deadline(0, 1, Some(100), exclusive("a"));
     hung.done(6_000);

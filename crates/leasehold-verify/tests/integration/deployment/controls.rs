@@ -1,4 +1,5 @@
-//! With the guard off, a fault lets two clients hold a lock at once. With the guard on, never.
+//! In a negative control, a fault lets two clients hold a lock at once. With the safeguards on,
+//! never.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,8 +17,8 @@ use crate::deployment::fixture::{client, wait_for_grant};
 const TTL: Duration = Duration::from_secs(6);
 /// How many locks are held at least before a fault, and after it has begun.
 const MIN_HELD_LOCKS: usize = 5;
-/// How many of the last locks are checked. In a cluster, a fault costs only locks on the master that
-/// it hits; those acquired while it lasts are on the others.
+/// How many of the last locks are checked. In a cluster, a fault costs only locks on the master
+/// that it hits; those acquired while it lasts are on the others.
 const MAX_CHECKED_LOCKS: usize = 400;
 /// The interval between new locks.
 const LOCK_INTERVAL: Duration = Duration::from_millis(25);
@@ -80,7 +81,7 @@ async fn locks_held_twice_in_one_fault(
         takers.spawn(acquire_until_fault_ends((*locks).clone(), who, Arc::clone(held), Arc::clone(&over)));
         wait_until_locks_are_held(held).await;
     }
-    // With the guard on, the fault hits as many voting servers as with it off.
+    // With the safeguards on, the fault hits as many voting servers as with it off.
     deployment.hit_majority_next(fault);
     let active_fault = deployment.begin_fault(fault, rng).await.expect("a fault");
     over.store(true, Ordering::SeqCst);
@@ -97,15 +98,15 @@ async fn locks_held_twice_in_one_fault(
 }
 
 /// How many locks two clients held at once.
-async fn locks_held_twice(local: LocalEngine, fault: FaultKind, is_guarded: bool) -> usize {
+async fn locks_held_twice(local: LocalEngine, fault: FaultKind, has_safeguards: bool) -> usize {
     let setup =
-        DeploymentOptions { faults: vec![fault], guard: is_guarded, ttl: TTL, isolates_workers: false, option: None };
+        DeploymentOptions { faults: vec![fault], has_safeguards, ttl: TTL, isolates_workers: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
-    assert_eq!(deployment.control_description().is_some(), !is_guarded);
+    assert_eq!(deployment.control_description().is_some(), !has_safeguards);
     let (one, two) = (client(deployment.url(), TTL).await, client(deployment.url(), TTL).await);
     let mut rng = Rng::new(5);
     let mut met = 0;
-    for _ in 0..if is_guarded { 1 } else { MAX_FAULTS } {
+    for _ in 0..if has_safeguards { 1 } else { MAX_FAULTS } {
         wait_for_grant(&one, "before it").await;
         wait_for_grant(&two, "before it").await;
         met += locks_held_twice_in_one_fault(&mut deployment, [&one, &two], fault, &mut rng).await;

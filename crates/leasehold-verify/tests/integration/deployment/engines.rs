@@ -12,7 +12,8 @@ use crate::deployment::fixture::{TEST_TIMEOUT, faults_except, start, survives_fa
 async fn survives_all_faults(local: LocalEngine, faults: &[FaultKind], version: &str) -> Vec<String> {
     // These tests need no leases that outlive a fault.
     let ttl = local.default_ttl();
-    let setup = DeploymentOptions { faults: faults.to_vec(), guard: true, ttl, isolates_workers: false, option: None };
+    let setup =
+        DeploymentOptions { faults: faults.to_vec(), has_safeguards: true, ttl, isolates_workers: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.engine(), local.as_str());
     let versions = deployment.versions().join(", ");

@@ -12,10 +12,10 @@ use tokio::time::timeout;
 /// Only a failing test waits this long.
 pub(crate) const TEST_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-pub(crate) fn options(local: LocalEngine, faults: &[FaultKind], guard: bool) -> DeploymentOptions {
+pub(crate) fn options(local: LocalEngine, faults: &[FaultKind], has_safeguards: bool) -> DeploymentOptions {
     DeploymentOptions {
         faults: faults.to_vec(),
-        guard,
+        has_safeguards,
         ttl: local.ttl_for(faults, None),
         isolates_workers: false,
         option: None,
@@ -29,8 +29,8 @@ pub(crate) fn faults_except(local: LocalEngine, excluded: &[FaultKind]) -> Vec<F
 }
 
 /// A deployment for these faults.
-pub(crate) async fn start(local: LocalEngine, faults: &[FaultKind], guard: bool) -> Deployment {
-    let started = Deployment::start(local, &options(local, faults, guard)).await;
+pub(crate) async fn start(local: LocalEngine, faults: &[FaultKind], has_safeguards: bool) -> Deployment {
+    let started = Deployment::start(local, &options(local, faults, has_safeguards)).await;
     started.unwrap_or_else(|trouble| panic!("{local} with {faults:?}: {trouble}"))
 }
 

@@ -11,7 +11,7 @@ use crate::deployment::fixture::start;
 fn options(faults: &[FaultKind]) -> DeploymentOptions {
     DeploymentOptions {
         faults: faults.to_vec(),
-        guard: true,
+        has_safeguards: true,
         ttl: Duration::from_secs(1),
         isolates_workers: false,
         option: None,

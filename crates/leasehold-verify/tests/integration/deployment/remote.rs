@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_millis(1500);
 const NETWORK_FAULTS: [FaultKind; 5] = [Cut, LostReply, Delay, Duplicate, Partition];
 
 fn options(faults: &[FaultKind]) -> DeploymentOptions {
-    DeploymentOptions { faults: faults.to_vec(), guard: true, ttl: TTL, isolates_workers: false, option: None }
+    DeploymentOptions { faults: faults.to_vec(), has_safeguards: true, ttl: TTL, isolates_workers: false, option: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,8 +14,13 @@ const TTL: Duration = Duration::from_millis(1500);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_hits_at_most_a_minority_of_redlock() {
     let servers = IndependentServers::start(3).await.expect("servers");
-    let setup =
-        DeploymentOptions { faults: vec![Partition], guard: true, ttl: TTL, isolates_workers: false, option: None };
+    let setup = DeploymentOptions {
+        faults: vec![Partition],
+        has_safeguards: true,
+        ttl: TTL,
+        isolates_workers: false,
+        option: None,
+    };
     let mut deployment = Deployment::remote(&servers.url(), &setup).await.expect("a deployment");
     let locks = client(deployment.url(), TTL).await;
     let mut rng = Rng::new(3);

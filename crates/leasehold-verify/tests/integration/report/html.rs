@@ -132,7 +132,7 @@ fn the_page_of_a_broken_run_lists_the_violations() {
     assert!(page.contains("</svg>Broken</h1>") && page.contains("<header class=\"bad\">"));
     assert!(page.contains("<h2>2 violations</h2>"));
     assert!(page.contains("href=\"#violation=2\"") && page.contains("two held &quot;orders&quot; for"));
-    assert!(page.contains("was going on.</p>"), "its words");
+    assert!(page.contains("was active.</p>"), "its words");
     assert!(page.contains("<tr class=\"broken\"><th scope=\"row\">exclusion"));
 }
 
@@ -143,7 +143,7 @@ fn a_negative_control_must_be_detected() {
     verdict.header.control = Some("the register <refuses> nothing".to_owned());
     let found = checked_page("control", &events, &verdict);
     assert!(found.contains("</svg>Detected</h1>") && found.contains("<header class=\"good\">"));
-    assert!(found.contains("The guard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
+    assert!(found.contains("A safeguard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
     // The expected violation is a different one.
     verdict.header.must_break = vec![Guarantee::Leaks];
     let other = checked_page("control-other", &events, &verdict);

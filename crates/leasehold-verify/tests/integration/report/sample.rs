@@ -226,7 +226,7 @@ impl Simulation {
         let ms = (to - from) / MS;
         let title = format!("two held \"{lock}\" for");
         let words = format!(
-            "Worker {worker} held \"{lock}\" with token {} and its deadline was {ms} ms away when worker {other} was granted it with token {}. Fault {} (stop worker {worker}) was going on.",
+            "Worker {worker} held \"{lock}\" with token {} and its deadline was {ms} ms away when worker {other} was granted it with token {}. Fault {} (stop worker {worker}) was active.",
             self.token,
             self.token + 1,
             self.recovered.len()
