@@ -80,7 +80,7 @@ fn violations_in_a_history_are_found_and_reported() {
         "{}",
         output_text(&check)
     );
-    // With the guard off, the same history is the expected result.
+    // In a negative control, the same history is the expected result.
     let control = forged.concat().replace("\"guard\":true", "\"guard\":false");
     std::fs::write(&history, control).expect("written");
     let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
@@ -199,7 +199,7 @@ fn wrong_usage_is_refused_before_anything_starts() {
         (&["--engine", "memory:", "--faults", "crash"], "lives in one process"),
         (
             &["--local", "memory", "--workload", "unfenced", "--faults", "stop", "--guard", "off"],
-            "no guard to turn off",
+            "no safeguard to turn off",
         ),
         (&["--engine", "nothing://here"], "nothing"),
         (&["--engine", "rediss://localhost", "--faults", "cut"], "rediss"),

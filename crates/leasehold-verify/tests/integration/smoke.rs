@@ -57,7 +57,7 @@ fn worker_program() -> PathBuf {
 
 async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, RunError> {
     let faults = Vec::from_iter(fault);
-    let settings = ConductorOptions {
+    let conductor_options = ConductorOptions {
         target: EngineTarget::Local(local),
         faults: faults.clone(),
         control: None,
@@ -65,7 +65,7 @@ async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Wor
         option: None,
         worker: worker_program(),
     };
-    let mut conductor = Conductor::open(settings).await?;
+    let mut conductor = Conductor::open(conductor_options).await?;
     let length = RunLength::Calls(if workload == Workload::Ticks { TICKS_PER_HISTORY } else { CALLS_PER_HISTORY });
     let run =
         RunOptions { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };

@@ -1,4 +1,4 @@
-//! One ZooKeeper, or an ensemble of three.
+//! One ZooKeeper server, or an ensemble of three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,17 +12,19 @@ use crate::deployment::{ActiveFault, DeploymentOptions, RunError, format};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// How many members there are if one of them is hit.
+/// How many members an ensemble has.
 const MEMBERS: usize = 3;
-/// Ends the wait for members that do not recover.
+/// The longest wait for the ensemble to recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// When members notice that one is cut off: before the fault ends.
+/// How soon members notice that one is cut off; shorter than a partition.
 const PARTITION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parent path of the locks.
 const ROOT_PATH: &str = "/verify";
 
+/// One ZooKeeper server, or an ensemble of three.
 pub(in crate::deployment) struct ZookeeperServers {
     servers: Topology,
+    /// The index of the member that was hit last.
     target: usize,
     ttl: Duration,
 }
@@ -34,8 +36,8 @@ enum Topology {
 
 impl ZookeeperServers {
     pub(super) async fn start(options: &DeploymentOptions) -> Result<Self, RunError> {
-        let hits_one = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
-        let servers = if hits_one.iter().any(|fault| options.has_fault(*fault)) {
+        let needs_ensemble = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
+        let servers = if needs_ensemble.iter().any(|fault| options.has_fault(*fault)) {
             let mut member = ZooKeeper::new();
             if options.has_fault(FaultKind::Partition) {
                 member = member.peer_timeout(PARTITION_TIMEOUT);
@@ -100,7 +102,7 @@ impl ZookeeperServers {
         }
     }
 
-    /// Whether one of the members that were not hit leads: then a majority follows it.
+    /// Whether a member that was not hit leads, which means that a majority follows it.
     pub(super) async fn can_others_serve(&self) -> bool {
         for (at, addr) in self.addrs().into_iter().enumerate() {
             if at != self.target

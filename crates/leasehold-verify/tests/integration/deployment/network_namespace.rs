@@ -78,7 +78,7 @@ async fn a_disconnected_link_drops_traffic_and_a_reconnected_one_carries_it() {
     earlier.reports("begun").await;
     earlier.reports("connected").await;
     let active_fault = deployment.begin_fault(FaultKind::Partition, &mut Rng::new(1)).await.expect("a partition");
-    let how = if can_create_namespace() { "the wire is disconnected" } else { "silent" };
+    let how = if can_create_namespace() { "the virtual link is disconnected" } else { "no traffic" };
     assert!(active_fault.target.ends_with(how), "{active_fault:?}");
 
     // Pings of the workers, on a connection from before and on a new one, while others past the

@@ -28,7 +28,7 @@ async fn a_partition_hits_at_most_a_minority_of_redlock() {
         let active_fault = deployment.begin_fault(Partition, &mut rng).await.expect("a fault");
         assert!(
             active_fault.target.starts_with("the connections to server ")
-                && active_fault.target.contains(" of 3: silent"),
+                && active_fault.target.contains(" of 3: no traffic"),
             "{active_fault:?}"
         );
         let guard = locks.mutex("a").timeout(TTL * 4).lock().await.expect("two of three are enough");
