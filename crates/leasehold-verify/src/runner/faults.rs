@@ -133,11 +133,11 @@ impl Conductor {
                         && rng.fork("wide").one_in(2)
                         && self.deployment.hit_majority_next(kind) =>
                     {
-                        vec![self.stop_random_worker(run_state, workers, rng).await?.0]
+                        vec![self.stop_random_holder(run_state, workers, rng).await?.0]
                     }
                     // While a holder is stopped, others acquire the lock on which it still relies.
                     _ if kind == FaultKind::Ahead && rng.in_range(0, 1) == 0 => {
-                        vec![self.stop_random_worker(run_state, workers, rng).await?.0]
+                        vec![self.stop_random_holder(run_state, workers, rng).await?.0]
                     }
                     _ => Vec::new(),
                 };
@@ -229,7 +229,7 @@ impl Conductor {
         assignment: &Assignment,
         rng: &mut Rng,
     ) -> Result<(), RunError> {
-        let (worker, t) = self.stop_random_worker(run_state, all_workers, rng).await?;
+        let (worker, t) = self.stop_random_holder(run_state, all_workers, rng).await?;
         let process = all_workers.workers_in_same_process(worker);
         let workers: Vec<WorkerId> = process.iter().map(|(worker, _)| *worker).collect();
         let lanes: Vec<u32> = process.iter().map(|(_, lane)| *lane).collect();
@@ -273,7 +273,7 @@ impl Conductor {
 
     /// Stops a random worker while it holds a lock; returns the worker and when it was stopped. If
     /// its last events show that it had just released, it is resumed, and another worker is tried.
-    async fn stop_random_worker(
+    async fn stop_random_holder(
         &self,
         run_state: &RunState,
         workers: &Workers,

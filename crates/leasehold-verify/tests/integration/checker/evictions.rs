@@ -1,11 +1,12 @@
-//! Evictions: the stated exception from exclusion, and the guarantees beside it.
+//! Tests the check of force releases, which the history calls evictions: the documented exception
+//! from exclusion, and what is guaranteed instead.
 
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerId, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Eviction, Exclusion, Fencing, Loss, Ticks};
 
 use crate::checker::history_builder::{HistoryBuilder, exclusive, failed, shared, unknown, value};
 
-/// Evicts a hold with this token from "a".
+/// Adds a force release of this hold of the lock `a`, with its token (0: a waiter).
 fn force_release(
     history: &mut HistoryBuilder,
     (from, to): (u64, u64),
@@ -19,16 +20,16 @@ fn force_release(
     op
 }
 
-/// Worker 3 requests the release of "a" by worker 1, from 100 to 110; worker 2 is granted it at
-/// `granted`, and worker 1 releases it at `released`.
-fn graceful_eviction(learned: Option<u64>, released: u64, granted: u64) -> HistoryBuilder {
+/// From 100 to 110, worker 3 asks worker 1 to release the lock `a`. Worker 1 is notified at
+/// `notified` (`None`: never) and releases it at `released`; worker 2 is granted it at `granted`.
+fn graceful_eviction(notified: Option<u64>, released: u64, granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
     let graceful = Call::Evict { lock: "a".to_owned(), hold: Some(first), token: 1, graceful: true };
     let op = history.begin(100, 3, graceful);
     history.end(110, op, Outcome::Evicted { token: None, gone: false });
-    if let Some(learned) = learned {
-        history.requested(learned, first);
+    if let Some(notified) = notified {
+        history.requested(notified, first);
     }
     history.held(released - 10, first);
     let second = history.acquire((20, granted), 2, 3);
@@ -41,7 +42,8 @@ fn graceful_eviction(learned: Option<u64>, released: u64, granted: u64) -> Histo
 #[test]
 fn after_a_graceful_eviction_the_next_grant_waits_for_the_release() {
     graceful_eviction(Some(120), 400, 420).assert_kept(Eviction);
-    // After a forced eviction, the same grant would be the stated exception.
+    // Before the release it is a violation; after a force release it would be the documented
+    // exception.
     graceful_eviction(Some(120), 400, 300).assert_broken(Exclusion, 1);
 }
 
@@ -59,8 +61,8 @@ fn gone(token: Option<u64>) -> Outcome {
     Outcome::Evicted { token, gone: true }
 }
 
-/// Worker 1 holds, worker 3 evicts it, and worker 2 acquires the lock before worker 1 is notified,
-/// at `notified_at`.
+/// Worker 1 holds the lock, worker 3 force-releases it at 110 with this outcome, and worker 2 is
+/// granted the lock at 120. Worker 1 is notified at `notified_at`.
 fn granted_beside_evicted_holder(outcome: Outcome, notified_at: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -78,14 +80,14 @@ fn granted_beside_evicted_holder(outcome: Outcome, notified_at: u64) -> HistoryB
 fn another_holder_may_be_granted_beside_an_evicted_one_that_is_notified_in_time() {
     granted_beside_evicted_holder(evicted(2), 300).assert_kept(Eviction);
     granted_beside_evicted_holder(Outcome::Evicted { token: None, gone: false }, 300).assert_kept(Eviction);
-    // The eviction may have taken effect.
+    // With an unknown outcome, the force release may have taken effect.
     let verdict = granted_beside_evicted_holder(unknown(), 300).check();
     assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
 }
 
 #[test]
 fn no_holder_is_granted_beside_one_that_was_not_evicted() {
-    // The eviction had no effect, or the claim was gone and this is another one.
+    // The force release had no effect, or the target's claim was already gone.
     granted_beside_evicted_holder(failed(), 300).assert_broken(Exclusion, 1);
     granted_beside_evicted_holder(gone(None), 300).assert_broken(Exclusion, 1);
 }
@@ -124,8 +126,8 @@ fn a_stopped_or_unreachable_holder_need_not_be_notified() {
 fn the_fence_token_is_above_the_evicted_token_and_below_all_others() {
     let verdict = granted_beside_evicted_holder(evicted(1), 300).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("does not fence it off"), "{:?}", verdict.violations);
-    // The next holder has token 3, and requested before: its lower token may have been assigned
-    // already. A later request may not get a lower one.
+    // Worker 2 has token 3 and requested the lock before, so its token may already have been
+    // assigned. A later request must get a higher token than the fence token.
     granted_beside_evicted_holder(evicted(3), 300).assert_kept(Eviction);
     let mut history = granted_beside_evicted_holder(evicted(4), 300);
     let third = history.acquire((500, 510), 2, 4);
@@ -134,7 +136,7 @@ fn the_fence_token_is_above_the_evicted_token_and_below_all_others() {
     assert!(verdict.violations[0].title.contains("fences off the next holder"), "{:?}", verdict.violations);
 }
 
-/// Two readers, one of which is evicted, or was already gone.
+/// Two readers hold the lock, and the first one is force-released with this outcome.
 fn two_readers_one_evicted(outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Rwlock);
     let first = history.granted((0, 10), 1, shared("a"), 1);
@@ -150,13 +152,14 @@ fn two_readers_one_evicted(outcome: Outcome) -> HistoryBuilder {
 #[test]
 fn a_remaining_holder_is_not_fenced_off() {
     two_readers_one_evicted(Outcome::Evicted { token: None, gone: false }).assert_kept(Eviction);
-    for did in [evicted(2), evicted(3), gone(Some(3))] {
-        let verdict = two_readers_one_evicted(did).assert_broken(Eviction, 1);
+    for outcome in [evicted(2), evicted(3), gone(Some(3))] {
+        let verdict = two_readers_one_evicted(outcome).assert_broken(Eviction, 1);
         assert!(verdict.violations[0].title.contains("fences off a holder that stays"), "{:?}", verdict.violations);
     }
 }
 
-/// The evicted holder writes after the resource has seen the fence token.
+/// A force-released holder writes after the resource has seen the fence token; `outcome` is that of
+/// the write.
 fn write_after_eviction(outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     let first = history.acquire((0, 10), 1, 1);
@@ -184,7 +187,7 @@ fn the_loss_of_an_evicted_lock_is_neither_late_nor_unneeded() {
     history.assert_kept(Loss);
 }
 
-/// Two runs of a tick; the first was evicted, or not, before it was done.
+/// A tick runs twice, and its first run is force-released with this outcome before it is done.
 fn two_runs_of_a_tick(outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     let tick = |attempt, token| Call::Tick { job: "j".to_owned(), tick: 60, attempt, token, once: false };
@@ -202,7 +205,8 @@ fn only_an_evicted_run_may_run_again() {
     two_runs_of_a_tick(gone(None)).assert_broken(Ticks, 2);
 }
 
-/// Worker 2 waits since 50 for the lock that worker 1 holds; worker 1 is evicted at 110.
+/// Worker 2 waits since 50 for the lock that worker 1 holds. Worker 1 is force-released at 110, and
+/// worker 2 is granted the lock at `granted`.
 fn waiter_granted_at(granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -240,7 +244,7 @@ fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
     disturbed.assert_kept(Eviction);
 }
 
-/// Worker 2 waits and is evicted at 110; its request ends at `ended`.
+/// Worker 2 waits and is force-released at 110; its request ends at `ended` with this outcome.
 fn waiter_evicted(ended: u64, outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -262,9 +266,9 @@ fn the_request_of_an_evicted_waiter_ends_within_half_a_second() {
     assert!(verdict.violations[0].title.contains("did not end"), "{:?}", verdict.violations);
 }
 
-/// The evicted claim was granted meanwhile: its hold is an evicted one, too.
+/// A waiter that is granted the lock while it is force-released counts as a force-released holder.
 #[test]
-fn a_waiter_that_was_granted_and_evicted_is_the_stated_exception() {
+fn a_waiter_granted_while_it_is_evicted_is_the_documented_exception() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 120), 1, 1);
     history.held(200, first);

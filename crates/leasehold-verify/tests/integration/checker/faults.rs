@@ -1,4 +1,5 @@
-//! Order, loss, recovery, leaks, deadlines: checks that depend on faults and on running workers.
+//! Tests the checks of order, loss, recovery, leaks and deadlines, which depend on faults and on
+//! when workers ran.
 
 use leasehold_verify::history::{Event, FaultKind, Outcome, WorkerId, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Deadlines, Leaks, Loss, Order, Recovery};
@@ -94,13 +95,13 @@ fn order_is_guaranteed_only_by_fair_engines_and_for_queued_waiters() {
     history.assert_untested(Order);
 }
 
-/// Worker 1 loses its lock, whose deadline is at 1,010, and learns of it at `learned`; worker 2 is
-/// granted it at `granted`.
-fn lost_and_granted(learned: u64, granted: u64) -> HistoryBuilder {
+/// Worker 1 loses its lock, whose deadline is at 1,010, and is notified of that at `notified`;
+/// worker 2 is granted the lock at `granted`.
+fn lost_and_granted(notified: u64, granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
     history.held(10, first);
-    history.lost(learned, first, 1_010);
+    history.lost(notified, first, 1_010);
     let second = history.acquire((0, granted), 2, 2);
     history.held(granted + 1, second);
     history
@@ -114,7 +115,7 @@ fn a_loss_notified_in_time_is_kept() {
         finding.figure,
         "2 checks, 1 loss: notified 10 ms before the deadline (median), 10 ms before the deadline (latest)"
     );
-    // A scheduler's delay is no violation.
+    // A notification up to 100 ms late is no violation: the worker had to wake up.
     lost_and_granted(1_110, 1_010).assert_kept(Loss);
 }
 
@@ -157,8 +158,8 @@ fn a_lock_held_after_its_deadline_or_loss_is_found() {
     history.assert_broken(Loss, 1);
 }
 
-/// Worker 1 holds the lock when a fault hits it (or the server) at 100; worker 2 waits for it and
-/// is granted it at `granted`.
+/// Worker 1 holds the lock when a fault begins at 100, which hits `workers` (empty: the server) and
+/// ends at `to`. Worker 2 waits for the lock and is granted it at `granted`; `None`: never.
 fn fault_then_grant(kind: FaultKind, to: u64, workers: &[WorkerId], granted: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -194,29 +195,30 @@ fn recovery_too_late_or_never() {
     fault_then_grant(FaultKind::Crash, 3_000, &[], None).assert_broken(Recovery, 1);
 }
 
-/// Where the kernel detects dead processes, no waiter has to wait for the lease to expire.
+/// On `file:` the kernel detects the end of a process, so that no waiter waits for the lease to
+/// expire.
 #[test]
 fn a_lock_that_the_kernel_frees_must_be_granted_at_once() {
-    let on = |engine: &str, gone, granted| {
-        let mut history = fault_then_grant(FaultKind::Kill, gone, &[1], Some(granted));
+    let history_on = |engine: &str, process_ended, granted| {
+        let mut history = fault_then_grant(FaultKind::Kill, process_ended, &[1], Some(granted));
         if let Some(Event::Run(header)) = history.events.first_mut() {
             header.engine = engine.to_owned();
             header.ttl = 3 * TTL * NANOS_PER_MS;
         }
         history
     };
-    on("file", 120, 2_120).assert_kept(Recovery);
-    on("file", 120, 2_121).assert_broken(Recovery, 1);
-    on("redis", 120, 2_121).assert_kept(Recovery);
+    history_on("file", 120, 2_120).assert_kept(Recovery);
+    history_on("file", 120, 2_121).assert_broken(Recovery, 1);
+    history_on("redis", 120, 2_121).assert_kept(Recovery);
     // A process that dies slowly keeps its locks, at most until their leases expire.
-    on("file", 2_000, 4_000).assert_kept(Recovery);
-    on("file", 2_000, 4_001).assert_broken(Recovery, 1);
-    on("file", 9_000, 4_700).assert_kept(Recovery);
-    on("file", 9_000, 4_701).assert_broken(Recovery, 1);
+    history_on("file", 2_000, 4_000).assert_kept(Recovery);
+    history_on("file", 2_000, 4_001).assert_broken(Recovery, 1);
+    history_on("file", 9_000, 4_700).assert_kept(Recovery);
+    history_on("file", 9_000, 4_701).assert_broken(Recovery, 1);
 }
 
-/// Two readers hold the lock, one of them is killed, and a writer waits: the bound begins when the
-/// other reader has released.
+/// Two readers hold the lock, one of them is killed, and a writer waits: the writer need not be
+/// granted the lock until the other reader has released.
 #[test]
 fn a_lock_that_another_worker_still_holds_need_not_be_granted() {
     let granted = |t: u64| {
@@ -237,7 +239,8 @@ fn a_lock_that_another_worker_still_holds_need_not_be_granted() {
     granted(8_600).assert_broken(Recovery, 1);
 }
 
-/// A crash from 1 to 2 s, then calls one after the other, each `duration`, none of them granted.
+/// The server is down from 1 to 2 s. From 1.5 s on, worker 2 requests the lock again and again:
+/// each request takes `duration` and ends with `outcome`, and a `pause` follows it.
 fn failing_requests_after_crash(duration: u64, pause: u64, outcome: &Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -315,7 +318,7 @@ fn leftovers_are_leaks() {
     history.assert_broken(Leaks, 1);
 }
 
-/// A call with a deadline at 100 that ends at `end`.
+/// A call with a deadline at 100 that ends at `end`; `None`: never.
 fn call_due_at_100(end: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let op = history.begin_with_deadline(0, 1, Some(100), exclusive("a"));
@@ -367,13 +370,14 @@ fn time_in_which_the_worker_did_not_run_is_added() {
     assert!(stopped.check().has_no_violations());
 }
 
-/// Granted at 10; a check at 500 shows that it is no longer held; released at `end`.
-fn unheld_then_released(end: u64) -> (HistoryBuilder, leasehold_verify::history::OpId) {
+/// The lock is granted at 10, a check at 500 shows that it is no longer held, and its release
+/// begins at `released`. Returns the history and the call that acquired the lock.
+fn unheld_then_released(released: u64) -> (HistoryBuilder, leasehold_verify::history::OpId) {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let hold = history.acquire((0, 10), 1, 1);
     history.held(400, hold);
     history.unheld(500, hold);
-    history.release_with((end, end + 10), hold, Outcome::WasLost { reason: "expired".to_owned() });
+    history.release_with((released, released + 10), hold, Outcome::WasLost { reason: "expired".to_owned() });
     (history, hold)
 }
 
@@ -403,8 +407,8 @@ fn a_loss_that_is_notified_late_is_found_although_no_other_holder_was_granted() 
     notified(550, 450).assert_kept(Loss);
 }
 
-/// Worker 1 has the lock until 30. Then no worker is granted it for a long time, although others
-/// request it.
+/// Worker 1 releases the lock at 30. Then worker 2 requests it from 5 to 15 s, and each request
+/// ends with `outcome`.
 fn never_granted_again(outcome: &Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 20), 1, 1);
@@ -421,16 +425,16 @@ fn never_granted_again(outcome: &Outcome) -> HistoryBuilder {
 fn a_free_lock_that_is_never_granted_is_found_without_any_fault() {
     never_granted_again(&Outcome::TimedOut).assert_broken(Recovery, 1);
     never_granted_again(&Outcome::Busy).assert_broken(Recovery, 1);
-    // A worker may have had it.
+    // After an unknown outcome, worker 2 may have held it.
     assert!(never_granted_again(&unknown()).check().violations.is_empty());
-    // Not all workers ran; servers were disturbed.
+    // No violation if worker 2 did not run for a while, or a fault was active.
     let mut history = never_granted_again(&Outcome::TimedOut);
     history.worker(9_500, 2, WorkerState::Stalled { from: 8_000 * NANOS_PER_MS });
     assert!(history.check().violations.is_empty());
     let mut history = never_granted_again(&Outcome::TimedOut);
     history.fault((6_000, 14_000), 1, FaultKind::Cut, &[]);
     assert!(history.check().violations.is_empty());
-    // A worker that holds it all the time.
+    // No violation if worker 1 holds the lock all the time.
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 20), 1, 1);
     for at in (500..15_000).step_by(500) {

@@ -1,4 +1,4 @@
-//! Builds a history line by line. Times are in milliseconds.
+//! Builds a history for a test, event by event. All times are in milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ pub(crate) const TTL: u64 = 1_000;
 
 pub(crate) struct HistoryBuilder {
     pub(crate) events: Vec<Event>,
-    next: OpId,
+    /// The number of the next call, without its worker.
+    next_call: OpId,
 }
 
 pub(crate) fn header(workload: Workload) -> Header {
@@ -47,16 +48,17 @@ impl HistoryBuilder {
     }
 
     pub(crate) fn with_header(header: Header) -> Self {
-        Self { events: vec![Event::Run(Box::new(header))], next: 1 }
+        Self { events: vec![Event::Run(Box::new(header))], next_call: 1 }
     }
 
+    /// Adds the beginning of a call without a deadline; returns its number.
     pub(crate) fn begin(&mut self, t: u64, worker: WorkerId, call: Call) -> OpId {
         self.begin_with_deadline(t, worker, None, call)
     }
 
     pub(crate) fn begin_with_deadline(&mut self, t: u64, worker: WorkerId, due: Option<u64>, call: Call) -> OpId {
-        let op = (u64::from(worker) << 32) | self.next;
-        self.next += 1;
+        let op = (u64::from(worker) << 32) | self.next_call;
+        self.next_call += 1;
         self.events.push(Event::Begin {
             t: t * NANOS_PER_MS,
             worker,
@@ -71,14 +73,15 @@ impl HistoryBuilder {
         self.events.push(Event::End { t: t * NANOS_PER_MS, op, outcome });
     }
 
-    /// Requests a lock and is granted it.
+    /// Adds a request for a lock at `from` that is granted at `to` for one TTL; returns its call.
     pub(crate) fn granted(&mut self, (from, to): (u64, u64), worker: WorkerId, call: Call, token: u64) -> OpId {
         let op = self.begin(from, worker, call);
         self.end(to, op, Outcome::Granted { token, deadline: (to + TTL) * NANOS_PER_MS });
         op
     }
 
-    /// Acquires "a" exclusively.
+    /// Adds a request for the exclusive lock `a` that is granted at the end of `span`; returns its
+    /// call.
     pub(crate) fn acquire(&mut self, span: (u64, u64), worker: WorkerId, token: u64) -> OpId {
         self.granted(span, worker, exclusive("a"), token)
     }
@@ -87,6 +90,7 @@ impl HistoryBuilder {
         self.events.push(Event::Queued { t: t * NANOS_PER_MS, op });
     }
 
+    /// Adds that the holder found its lock held, with a whole TTL left.
     pub(crate) fn held(&mut self, t: u64, op: OpId) {
         self.events.push(Event::Held { t: t * NANOS_PER_MS, op, deadline: (t + TTL) * NANOS_PER_MS });
     }
@@ -95,6 +99,7 @@ impl HistoryBuilder {
         self.events.push(Event::Unheld { t: t * NANOS_PER_MS, op });
     }
 
+    /// Adds that the holder is notified of a release request.
     pub(crate) fn requested(&mut self, t: u64, op: OpId) {
         self.events.push(Event::Requested { t: t * NANOS_PER_MS, op });
     }
@@ -122,6 +127,7 @@ impl HistoryBuilder {
         self.events.push(Event::Worker { t: t * NANOS_PER_MS, worker, state });
     }
 
+    /// Adds a fault that hits these workers, or the server if there are none.
     pub(crate) fn fault(&mut self, (from, to): (u64, u64), fault: u32, kind: FaultKind, workers: &[WorkerId]) {
         let target = workers.first().map_or_else(|| "the server".to_owned(), |worker| format!("worker {worker}"));
         let (workers, served) = (workers.to_vec(), None);
@@ -137,6 +143,7 @@ impl HistoryBuilder {
         self.events.push(Event::FaultEnd { t: to * NANOS_PER_MS, fault, note: String::new(), connections: None });
     }
 
+    /// Adds a write to the register `r` over this span, under this hold; returns its number.
     pub(crate) fn write(
         &mut self,
         span: (u64, u64),
@@ -151,6 +158,7 @@ impl HistoryBuilder {
         op
     }
 
+    /// Adds a read of the register `r` over this span, under this hold; returns its number.
     pub(crate) fn read(&mut self, span: (u64, u64), hold: OpId, token: Option<u64>, outcome: Outcome) -> OpId {
         let worker = u32::try_from(hold >> 32).expect("a worker");
         let op = self.begin(span.0, worker, Call::Read { hold, register: "r".to_owned(), token });
@@ -158,6 +166,7 @@ impl HistoryBuilder {
         op
     }
 
+    /// Adds the last line of a run that completed.
     pub(crate) fn done(&mut self, t: u64) {
         self.events.push(Event::Done { t: t * NANOS_PER_MS });
     }
@@ -166,7 +175,7 @@ impl HistoryBuilder {
         check(&self.events)
     }
 
-    /// The guarantee is kept, and no other is broken.
+    /// Checks the history: the guarantee must be kept, and no other one broken.
     pub(crate) fn assert_kept(&self, guarantee: Guarantee) -> Finding {
         let verdict = self.check();
         assert_eq!(verdict.violations, Vec::new());
@@ -175,7 +184,7 @@ impl HistoryBuilder {
         finding
     }
 
-    /// The guarantee is broken this many times.
+    /// Checks the history: the guarantee must have this many violations.
     pub(crate) fn assert_broken(&self, guarantee: Guarantee, times: u64) -> Verdict {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
@@ -186,7 +195,8 @@ impl HistoryBuilder {
         verdict
     }
 
-    /// The guarantee does not apply under these faults, and no other is broken.
+    /// Checks the history: violations of the guarantee must be only counted, and no other one
+    /// broken.
     pub(crate) fn assert_not_guaranteed(&self, guarantee: Guarantee) -> Finding {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
@@ -195,7 +205,7 @@ impl HistoryBuilder {
         finding
     }
 
-    /// The history does not test the guarantee.
+    /// Checks the history: it must not test the guarantee.
     pub(crate) fn assert_untested(&self, guarantee: Guarantee) -> Finding {
         let finding = finding(&self.check(), guarantee);
         assert_eq!(finding.state, FindingStatus::Untested, "{finding:?}");
@@ -203,6 +213,7 @@ impl HistoryBuilder {
     }
 }
 
+/// The verdict's finding about this guarantee.
 pub(crate) fn finding(verdict: &Verdict, guarantee: Guarantee) -> Finding {
     verdict.findings.iter().find(|one| one.promise == guarantee).cloned().expect("each guarantee has a finding")
 }

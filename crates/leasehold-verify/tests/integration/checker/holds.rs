@@ -1,4 +1,4 @@
-//! Exclusion, tokens, re-entry, permits.
+//! Tests the checks of exclusion, tokens, re-entry and permits.
 
 use leasehold_verify::history::{Call, Event, FaultKind, Mode, OpId, Outcome, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Exclusion, Fencing, Loss, Permits, Reentry, Tokens};
@@ -35,7 +35,8 @@ fn two_concurrent_holders_break_exclusion() {
     assert!(one.words.contains("Worker 1 was granted \"a\" at 0.010 s with token 1"), "{}", one.words);
 }
 
-/// Worker 1 is granted the lock at 10 with a deadline of 1,010; worker 2 is granted it at `t`.
+/// Worker 1 is granted the lock at 10 with a deadline of 1,010, and worker 2 is granted it at `t`.
+/// Returns the history and worker 1's call.
 fn hold_and_grant_at(t: u64) -> (HistoryBuilder, OpId) {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
@@ -53,11 +54,11 @@ fn a_lock_counts_as_held_until_the_deadline_its_holder_relies_on() {
     history.worker(20, 1, WorkerState::Stopped);
     history.worker(2_000, 1, WorkerState::Resumed);
     history.assert_broken(Exclusion, 1);
-    // A killed holder does not rely on it.
+    // A killed holder does not rely on its lock.
     let (mut history, _) = hold_and_grant_at(500);
     history.worker(20, 1, WorkerState::Killed);
     history.assert_kept(Exclusion);
-    // Nor does a holder that releases, with any outcome, or that knows of the loss.
+    // Nor does a holder that began to release, with any outcome, or that was notified of the loss.
     for outcome in [Outcome::WasLost { reason: "expired".to_owned() }, unknown(), failed()] {
         let (mut history, first) = hold_and_grant_at(500);
         history.release_with((400, 410), first, outcome.clone());
@@ -153,8 +154,8 @@ fn a_reentry_keeps_its_token_and_breaks_nothing() {
     history.held(40, inner);
     history.release((50, 55), inner);
     history.release((60, 65), outer);
-    for promise in [Exclusion, Tokens, Reentry] {
-        history.assert_kept(promise);
+    for guarantee in [Exclusion, Tokens, Reentry] {
+        history.assert_kept(guarantee);
     }
 }
 
@@ -224,7 +225,8 @@ fn the_same_owner_needs_a_new_token_after_a_release() {
     history.assert_broken(Tokens, 1);
 }
 
-/// A call with an unknown outcome may hold the lock to the end; a fault alone excuses nothing.
+/// A call with an unknown outcome may hold the lock, so a later grant may repeat its token. A fault
+/// alone is no excuse for that.
 #[test]
 fn an_owner_may_reenter_a_claim_whose_outcome_it_does_not_know() {
     let reentered = |fault: bool, unknown: bool| {
@@ -297,7 +299,8 @@ fn one_permit_too_many_is_found() {
     assert_eq!(verdict.violations[0].title, "4 of 3 permits of \"a\" were in use");
 }
 
-/// Worker 1 holds from 10, worker 2 from 100; worker 1 learns of it at 300.
+/// Worker 1 is granted the lock at 10 and notified of its loss at 300; worker 2 is granted it at
+/// 100. `exclusion`: whether the header guarantees exclusion.
 fn two_concurrent_holders(exclusion: bool) -> HistoryBuilder {
     let mut head = header(Workload::Fenced);
     head.exclusion = exclusion;
@@ -438,8 +441,8 @@ fn permits_are_in_use_until_the_last_hold_of_their_owner_ends() {
     history.assert_kept(Permits);
 }
 
-/// A worker's `Killed` line is written when it is gone. A history that ends before that has only
-/// the fault.
+/// The event `Killed` is written when the worker's process has ended. A history that is cut short
+/// before that has only the fault.
 #[test]
 fn a_worker_killed_when_the_history_was_cut_short_holds_nothing() {
     let cut = |whole: bool| {

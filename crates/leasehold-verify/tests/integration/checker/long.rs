@@ -1,4 +1,4 @@
-//! Long histories.
+//! Tests the checker with histories of ten thousand and more operations.
 
 use leasehold_verify::history::Workload;
 use leasehold_verify::verdict::SecondOpinion;

@@ -1,5 +1,5 @@
-//! Without a guarantee, violations are only counted; exceeded time bounds count or are only
-//! reported.
+//! Tests that violations of what is not guaranteed are only counted, and that exceeded time bounds
+//! are violations or only reported.
 
 use leasehold_verify::checker::{CheckOptions, TimeBounds, check, check_with};
 use leasehold_verify::history::{Call, FaultKind, Outcome, Workload};
@@ -8,14 +8,15 @@ use leasehold_verify::verdict::Guarantee::{Deadlines, Exclusion, Ticks};
 
 use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, exclusive, finding, header};
 
-/// Redis at this URL, under this fault.
+/// An empty history of a Redis engine at this URL, whose run has faults of this kind.
 fn redis_history(url: &str, workload: Workload, fault: FaultKind) -> HistoryBuilder {
     let mut head = header(workload);
     (head.engine, head.url, head.faults) = ("redis".to_owned(), url.to_owned(), vec![fault]);
     HistoryBuilder::with_header(head)
 }
 
-/// A tick that started before and after the server lost its data.
+/// A tick ran before and again after the server lost its data. `once`: the job starts each tick at
+/// most once.
 fn tick_run_twice(url: &str, fault: FaultKind, once: bool) -> HistoryBuilder {
     let mut history = redis_history(url, Workload::Ticks, fault);
     history.fault((1_000, 2_000), 1, fault, &[]);
@@ -43,7 +44,8 @@ fn ticks_that_run_twice_fail_with_strict_and_are_only_counted_without() {
 #[test]
 fn a_job_with_retries_may_run_again_after_the_server_lost_data() {
     let history = tick_run_twice("redis://a?strict=6000ms", FaultKind::Failover, false);
-    // The fault came within a TTL after the run was done, so the end may not have been recorded.
+    // The fault began within a TTL after the first run was done, so the engine may not have
+    // recorded that.
     history.assert_kept(Ticks);
 }
 

@@ -1,4 +1,4 @@
-//! Fencing, the counter, and the second opinion.
+//! Tests the checks of fencing and counters, and the second opinion of porcupine.
 
 use leasehold_verify::history::{Call, Outcome, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Counter, Fencing};
@@ -9,6 +9,8 @@ use crate::checker::history_builder::{HistoryBuilder, failed, header, unknown, v
 const ACCEPTED: Outcome = Outcome::Accepted;
 const NO_VALUE: Outcome = Outcome::Value { value: None };
 
+/// Worker 1 holds the lock with token 1, then worker 2 with token 2, from 1,100 on. Returns the
+/// history and their calls.
 fn two_holders() -> (HistoryBuilder, u64, u64) {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     let first = history.acquire((0, 10), 1, 1);
@@ -16,11 +18,13 @@ fn two_holders() -> (HistoryBuilder, u64, u64) {
     (history, first, second)
 }
 
+/// Fencing must be broken once, and porcupine must agree.
 fn assert_fencing_broken(history: &HistoryBuilder) {
     let verdict = history.assert_broken(Fencing, 1);
     assert_eq!(verdict.second_opinion, SecondOpinion::Agrees);
 }
 
+/// Fencing must be kept, and porcupine must agree. Returns the finding's figure.
 fn assert_fencing_kept(history: &HistoryBuilder) -> String {
     assert_eq!(history.check().second_opinion, SecondOpinion::Agrees);
     history.assert_kept(Fencing).figure
@@ -166,6 +170,8 @@ fn without_a_register_there_is_no_second_opinion() {
     assert_eq!(history.check().second_opinion, SecondOpinion::None);
 }
 
+/// Worker 1 increments a counter to 1. Then worker 2 reads `read`, and its write of `wrote` has the
+/// outcome `last`.
 fn counter_history(last: Outcome, read: u64, wrote: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Counter);
     let first = history.acquire((0, 10), 1, 1);

@@ -1,5 +1,5 @@
-//! Simulates a correct small lock service: readers and writers, permits, or a fenced register.
-//! Workers are killed, stopped and left without replies.
+//! Simulates a correct lock service (readers and writers, permits, or a fenced register) whose
+//! workers are killed, stopped and left without replies, and writes its history.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,17 @@ use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusi
 pub(crate) struct SimulationPlan {
     pub(crate) seed: u64,
     pub(crate) workers: u32,
+    /// How many calls the history has at least.
     pub(crate) calls: usize,
+    /// Whether workers are killed, stopped and left without replies.
     pub(crate) has_faults: bool,
 }
 
-/// A call in transit.
+/// A call that has begun, and whose reply has not arrived.
 struct InFlightCall {
     op: OpId,
     call: Call,
-    /// The server's reply, and for a grant the beginning of its lease.
+    /// The server's reply; `None`: the server has not executed the call yet.
     answer: Option<Outcome>,
 }
 
@@ -27,7 +29,9 @@ struct HeldLock {
     op: OpId,
     token: u64,
     deadline: u64,
+    /// Whether the worker was notified of the loss.
     is_lost: bool,
+    /// The value that the worker read and has not overwritten yet.
     read_value: Option<u64>,
 }
 
@@ -42,6 +46,7 @@ struct ServerLease {
 struct SimulatedWorker {
     number: WorkerId,
     is_stopped: bool,
+    /// The call whose reply it waits for.
     open_call: Option<OpId>,
     held: Option<HeldLock>,
 }
@@ -51,9 +56,11 @@ struct Simulation {
     rng: u64,
     now: u64,
     workload: Workload,
-    /// The holders of the lock, the latest last; the next grant removes expired ones.
+    /// The holders of the lock, the latest last. Expired ones stay until the next grant.
     leases: Vec<ServerLease>,
+    /// The token of the last grant.
     token: u64,
+    /// The highest token that the register has seen, and its hold.
     highest_token: Option<(u64, OpId)>,
     value: Option<u64>,
     in_flight: VecDeque<InFlightCall>,
@@ -63,6 +70,7 @@ struct Simulation {
     calls: usize,
 }
 
+/// Runs the simulation; returns its history.
 pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder {
     let workload = header.workload;
     let mut history = HistoryBuilder::with_header(header);
@@ -71,7 +79,7 @@ pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder 
         history.worker(0, number, WorkerState::Started { lane: number - 1, pid: number });
         processes.push(SimulatedWorker { number, is_stopped: false, open_call: None, held: None });
     }
-    let mut world = Simulation {
+    let mut simulation = Simulation {
         history,
         rng: plan.seed,
         now: 1,
@@ -86,10 +94,10 @@ pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder 
         write_count: 0,
         calls: 0,
     };
-    while world.calls < plan.calls {
-        world.step(plan.has_faults);
+    while simulation.calls < plan.calls {
+        simulation.step(plan.has_faults);
     }
-    world.history
+    simulation.history
 }
 
 impl Simulation {
@@ -102,7 +110,7 @@ impl Simulation {
     }
 
     fn step(&mut self, has_faults: bool) {
-        // Mostly holders act.
+        // Three times of four, the last holder acts.
         let holder = self
             .leases
             .last()
@@ -124,7 +132,7 @@ impl Simulation {
         self.advance_to(self.now + more);
     }
 
-    /// Advances the time; a running worker learns at its deadline that its lock is lost.
+    /// Advances the time. A running worker is notified at its deadline that its lock is lost.
     fn advance_to(&mut self, to: u64) {
         self.now = to;
         for process in &mut self.workers {
@@ -137,8 +145,8 @@ impl Simulation {
         }
     }
 
-    /// Whether an abandoned call is executed nevertheless. Only a few of the queued calls are: each
-    /// costs all others a TTL.
+    /// Whether the server executes a call that its worker has abandoned: rarely for a lock, because
+    /// each such grant blocks the lock for a TTL.
     fn is_executed_anyway(&mut self, op: Option<OpId>) -> bool {
         let lock =
             self.in_flight.iter().any(|flight| Some(flight.op) == op && matches!(flight.call, Call::Lock { .. }));
@@ -159,6 +167,7 @@ impl Simulation {
             SimulatedWorker { number: self.last_worker_id, is_stopped: false, open_call: None, held: None };
     }
 
+    /// Stops a worker, or resumes it if it is stopped.
     fn stop(&mut self, at: usize) {
         let number = self.workers[at].number;
         let state = if self.workers[at].is_stopped { WorkerState::Resumed } else { WorkerState::Stopped };
@@ -170,12 +179,12 @@ impl Simulation {
         }
     }
 
-    /// A call whose reply does not arrive.
+    /// Lets a worker's call end with an unknown outcome, whether or not the server executes it.
     fn lose_reply(&mut self, at: usize) {
         if self.workers[at].is_stopped {
             return;
         }
-        // There are many waiters: most of them keep waiting.
+        // Most waiters keep waiting.
         if self.workers[at].held.is_none() && self.random_below(8) != 0 {
             return;
         }
@@ -197,7 +206,7 @@ impl Simulation {
         }
     }
 
-    /// The server executes one of the calls that have arrived.
+    /// Lets the server execute a random one of the calls that it can execute now.
     fn execute_one(&mut self) {
         let ready = |(at, flight): (usize, &InFlightCall)| {
             let waits = matches!(flight.call, Call::Lock { mode, .. } if !self.is_free_for(mode));
@@ -218,7 +227,7 @@ impl Simulation {
         }
     }
 
-    /// Whether no conflicting hold exists.
+    /// Whether no unexpired lease conflicts with this mode.
     fn is_free_for(&self, wanted: Mode) -> bool {
         let mut live = self.leases.iter().filter(|lease| lease.expires_at > self.now).map(|lease| lease.mode);
         match wanted {
@@ -231,6 +240,7 @@ impl Simulation {
         }
     }
 
+    /// Executes a call on the server; returns its reply. `None`: the lock is not free.
     fn execute(&mut self, op: OpId, call: &Call) -> Option<Outcome> {
         let now = self.now;
         match call {
@@ -268,7 +278,7 @@ impl Simulation {
         }
     }
 
-    /// The reply of its call arrives.
+    /// Delivers the reply to a worker's call, if the server has executed it.
     fn deliver_reply(&mut self, at: usize) {
         let Some(op) = self.workers[at].open_call.filter(|_| !self.workers[at].is_stopped) else { return };
         let answered = |flight: &InFlightCall| flight.op == op && flight.answer.is_some();
@@ -324,7 +334,7 @@ impl Simulation {
         }
     }
 
-    /// The next request for the lock.
+    /// A request for the lock in a random mode of the workload.
     fn next_lock_request(&mut self) -> Call {
         let mut call = exclusive("a");
         let wanted = match self.workload {
@@ -343,8 +353,8 @@ impl Simulation {
         call
     }
 
-    /// The next call of a worker that has none open. It does not check its guard before it writes:
-    /// the fence covers that.
+    /// Begins a call of a worker that has none open. The worker does not check its lock before it
+    /// writes, because the register refuses stale tokens.
     fn start_call(&mut self, at: usize) {
         let (number, busy) =
             (self.workers[at].number, self.workers[at].open_call.is_some() || self.workers[at].is_stopped);

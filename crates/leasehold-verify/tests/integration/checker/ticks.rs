@@ -1,10 +1,12 @@
-//! Ticks of a schedule.
+//! Tests the check of a scheduled job's ticks.
 
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::Ticks;
 
 use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, failed};
 
+/// Adds a run of a tick with this attempt number over this span; `None`: the run has no end. Its
+/// token is the time of its beginning.
 fn tick_run(
     history: &mut HistoryBuilder,
     span: (u64, u64),
@@ -107,13 +109,14 @@ fn a_worker_whose_connection_was_disturbed_may_not_have_recorded_its_run() {
     };
     history(FaultKind::Partition, (10_000, 12_000)).assert_kept(Ticks);
     history(FaultKind::Crash, (10_900, 12_000)).assert_kept(Ticks);
-    // Over for more than a TTL; later than that; and another worker that was stopped.
+    // Violations: the fault ended more than a TTL before the run, began more than a TTL after it,
+    // or stopped another worker.
     history(FaultKind::Partition, (8_000, 9_000)).assert_broken(Ticks, 1);
     history(FaultKind::Partition, (11_100, 12_000)).assert_broken(Ticks, 1);
     history(FaultKind::Stop, (10_000, 12_000)).assert_broken(Ticks, 1);
 }
 
-/// Three runs, with these ticks and tokens.
+/// Three runs, one per second, with these ticks and tokens.
 fn three_runs(runs: [(i64, u64); 3]) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     for (at, (tick, token)) in (0..).zip(runs) {
@@ -142,7 +145,7 @@ fn tokens_and_ticks_of_successive_runs_rise() {
     history.assert_broken(Ticks, 1);
 }
 
-/// A tick at 1,000, the next at `next`, and the end at `end`.
+/// A tick runs at 1,000, the next one at `next`, and the workers end at `end`.
 fn runs_with_gap(next: u64, end: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (1_000, 1_010), 1, (60, 1), Some(Outcome::Done));
@@ -183,7 +186,7 @@ fn a_gap_between_runs_above_the_bound_is_found() {
     history.worker(5_000, 1, WorkerState::Ended);
     history.worker(5_000, 2, WorkerState::Ended);
     history.assert_kept(Ticks);
-    // No worker ran all the time; a clock that was set back has to catch up.
+    // No violation if no worker ran all the time, or a clock that was set back has to catch up.
     let mut history = runs_with_gap(20_000, 21_000);
     for worker in [1, 2] {
         history.worker(6_000, worker, WorkerState::Stalled { from: 5_000 * NANOS_PER_MS });

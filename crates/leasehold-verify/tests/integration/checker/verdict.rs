@@ -1,4 +1,4 @@
-//! The verdict as a whole: inconsistent lines, counts, many violations, long histories.
+//! Tests the verdict as a whole: inconsistent events, counts, many violations, long histories.
 
 use leasehold_verify::checker::check;
 use leasehold_verify::history::{Call, Event, FaultKind, Outcome, WorkerState, Workload, load, parse, to_json_line};
@@ -25,7 +25,7 @@ fn inconsistent_lines_are_ignored() {
     history.worker(7, 5, WorkerState::Resumed);
     history.events.push(Event::FaultEnd { t: 8 * NANOS_PER_MS, fault: 9, note: String::new(), connections: None });
     history.events.push(Event::Queued { t: 8 * NANOS_PER_MS, op: 97 });
-    // An end before its beginning, a second end, a lock that answered like a register.
+    // A call that ends before it begins, a second end, and an outcome of a register for a lock.
     let lock = history.begin(50, 1, exclusive("a"));
     history.end(40, lock, Outcome::Accepted);
     history.end(60, lock, Outcome::Granted { token: 1, deadline: 0 });

@@ -1,4 +1,4 @@
-//! Impossible requests are refused with a message.
+//! Tests that impossible requests for faults are refused with a message.
 
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ fn options(faults: &[FaultKind]) -> DeploymentOptions {
     }
 }
 
+/// The error of starting this engine for these faults.
 async fn start_error(local: LocalEngine, faults: &[FaultKind]) -> String {
     Deployment::start(local, &options(faults)).await.expect_err("a refusal").to_string()
 }
 
+/// The error of using the user's engine at this URL with these faults; it must contain no password.
 async fn remote_error(url: &str, faults: &[FaultKind]) -> String {
     let trouble = Deployment::remote(url, &options(faults)).await.expect_err("a refusal");
     let words = format!("{trouble} {trouble:?}");

@@ -1,4 +1,4 @@
-//! The user's own servers: only the network before them is disturbed.
+//! Tests the user's own servers: faults hit only the network between them and the workers.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_password_protected_redis_survives_network_faults() {
     assert!(through.starts_with("redis://:hunter2@127.0.0.1:") && through.ends_with("/1?prefix=mine:"), "{through}");
     assert!(!through.contains(&server.port().to_string()), "{through}");
     let mut rng = Rng::new(3);
-    // The other faults work as with our own servers.
+    // The other network faults are the same with servers that a run starts itself.
     for fault in [LostReply, Partition] {
         survives_fault(&mut deployment, fault, TTL, &mut rng).await;
     }

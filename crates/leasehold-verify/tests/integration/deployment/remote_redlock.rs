@@ -1,4 +1,4 @@
-//! The user's own Redlock.
+//! Tests network faults with the user's own Redlock servers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The text report, verbatim.
+//! Tests the text report word for word.
 
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::report::text::verdict as text;
@@ -6,6 +6,7 @@ use leasehold_verify::verdict::{Finding, FindingStatus, Guarantee, Recovery, Tot
 
 use crate::report::sample::{MS, Scenario, TTL, sample_history};
 
+/// A verdict without violations, with three findings and three faults.
 fn verdict() -> Verdict {
     let (_, mut verdict) = sample_history(Scenario::default());
     let finding = |promise, state, checked, broken, figure: &str| {
@@ -77,11 +78,12 @@ fn violation(title: &str) -> Violation {
     }
 }
 
-fn broken_verdict(in_all: u64) -> Verdict {
+/// A verdict with this many violations, of which at most 20 are described.
+fn broken_verdict(violation_count: u64) -> Verdict {
     let mut verdict = verdict();
     verdict.findings[0].state = FindingStatus::Broken;
-    verdict.violations = (0..in_all.min(20)).map(|_| violation("two held \"a\" for 312 ms")).collect();
-    verdict.violations_in_all = in_all;
+    verdict.violations = (0..violation_count.min(20)).map(|_| violation("two held \"a\" for 312 ms")).collect();
+    verdict.violations_in_all = violation_count;
     verdict
 }
 
