@@ -70,6 +70,7 @@ fn main() -> ExitCode {
     exit_code(parse_options().and_then(run_soak))
 }
 
+/// The exit code for a result; an error is printed.
 fn exit_code(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -249,6 +250,7 @@ async fn run_controls(options: &MatrixOptions) -> Vec<String> {
 
 /// Replaces the text between the two marker comments of a document by the tables.
 fn insert_tables(file: &std::path::Path, table: &str) -> Result<(), String> {
+    /// The comments before and after the tables.
     const MARKERS: [&str; 2] = ["<!-- guarantees -->\n", "<!-- /guarantees -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let parts = text.split_once(MARKERS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKERS[1])?.1)));

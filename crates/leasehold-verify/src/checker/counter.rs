@@ -28,6 +28,7 @@ struct Counter<'a> {
     has_duplicate: bool,
 }
 
+/// Checks the counters of the workload `counter`.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Counter);
     if timeline.header.workload != Workload::Counter {

@@ -10,6 +10,7 @@ use crate::verdict::Guarantee;
 /// How much later than its deadline a call may end.
 const DEADLINE_GRACE: RunNanos = 1_000_000_000;
 
+/// Checks every call against its deadline.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Deadlines);
     // The latest end of a call: its distance to the deadline, and whether it is after it.

@@ -36,6 +36,7 @@ struct Eviction<'a> {
     ended_at: RunNanos,
 }
 
+/// Checks every force release and release request.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Eviction);
     let (locks, mut gone, mut waiters, mut handed_off) = (timeline.holds_by_lock(), 0, 0, 0);

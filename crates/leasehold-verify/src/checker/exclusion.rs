@@ -6,6 +6,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::Mode;
 use crate::verdict::Guarantee;
 
+/// Checks the holds of every lock.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Exclusion);
     let locks = timeline.holds_by_lock();

@@ -5,6 +5,7 @@ use super::timeline::Timeline;
 use super::{GuaranteeResult, ViolationLog};
 use crate::verdict::Guarantee;
 
+/// Checks the inspection after the end of the workers.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Leaks);
     let left = timeline.leftovers.len() as u64;

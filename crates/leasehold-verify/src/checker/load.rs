@@ -12,6 +12,7 @@ const INITIAL_CONNECTIONS: u64 = 10;
 /// does not grow opens hundreds.
 const CONNECTIONS_PER_SECOND: u64 = 10;
 
+/// Checks the connections during every fault `read-only`.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Load);
     let mut most = 0;

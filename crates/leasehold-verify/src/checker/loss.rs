@@ -16,6 +16,7 @@ const WAKE_UP_GRACE: RunNanos = 100_000_000;
 /// long for it before they release.
 const NOTIFICATION_BOUND: RunNanos = 500_000_000;
 
+/// Checks every hold's checks and its loss.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Loss);
     // How much later than the deadline each holder that ran was notified; negative: earlier.

@@ -50,6 +50,7 @@ use crate::history::{Call, Event, OpId, Outcome, OutcomeClass, RunNanos, WorkerI
 use crate::verdict::{Finding, FindingStatus, Guarantee, Totals, Verdict, Violation};
 use timeline::Timeline;
 
+/// A second, in nanoseconds.
 pub(crate) const SECOND: RunNanos = 1_000_000_000;
 
 /// A verdict describes at most this many violations; all are counted.

@@ -7,6 +7,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Call, Mode, OpId, Outcome, RunNanos, WorkerId, Workload};
 use crate::verdict::Guarantee;
 
+/// Checks the waiters of the workload `queue`.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Order);
     if timeline.header.workload != Workload::Queue {

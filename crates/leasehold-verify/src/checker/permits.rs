@@ -8,6 +8,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Mode, RunNanos};
 use crate::verdict::Guarantee;
 
+/// Checks the holds of every semaphore.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Permits);
     let (mut most, mut limit) = (0, 0);

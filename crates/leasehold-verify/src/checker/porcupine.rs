@@ -43,6 +43,7 @@ struct RegisterState {
 #[derive(Clone, Debug)]
 struct PorcupineOp {
     token: u64,
+    /// A number for the holder that presented the token.
     holder: u64,
     effect: OpEffect,
 }

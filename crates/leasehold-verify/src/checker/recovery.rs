@@ -12,6 +12,7 @@ use crate::verdict::{Guarantee, Recovery};
 /// Requests with at most this pause between them count as one request without a gap.
 const MAX_RETRY_GAP: RunNanos = SECOND / 2;
 
+/// Checks the recovery after every fault, which it also returns, and that free locks are granted.
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>) {
     let mut log = ViolationLog::new(Guarantee::Recovery);
     let waits: Vec<&Invocation<'_>> =
@@ -223,6 +224,7 @@ struct RecoveryExpectation<'a> {
 }
 
 impl<'a> RecoveryExpectation<'a> {
+    /// What must be granted again after this fault.
     fn new(timeline: &'a Timeline<'a>, fault: &'a Fault<'a>) -> Self {
         let (bound, counted_from) = bound_and_start(timeline, fault);
         if !fault.kind.targets_workers() {
@@ -313,6 +315,7 @@ impl<'a> RecoveryExpectation<'a> {
         })
     }
 
+    /// Reports that the lock was not granted in time.
     fn report_overdue(&self, recovered: &Recovery, log: &mut ViolationLog) {
         let (number, kind, target) = (self.fault.number, self.fault.kind, self.fault.target);
         let by = self.counted_from.saturating_add(recovered.bound);

@@ -8,6 +8,7 @@ use super::timeline::{Hold, Timeline};
 use super::{GuaranteeResult, ViolationLog};
 use crate::verdict::Guarantee;
 
+/// Checks every re-entry.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Reentry);
     let mut owners: BTreeMap<(&str, &str), Vec<&Hold<'_>>> = BTreeMap::new();

@@ -31,6 +31,7 @@ struct TickRun<'a> {
     was_interrupted: bool,
 }
 
+/// Checks the runs of every scheduled job.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Ticks);
     let mut jobs: BTreeMap<&str, Vec<TickRun<'_>>> = BTreeMap::new();

@@ -213,6 +213,7 @@ impl<'a> Timeline<'a> {
         locks
     }
 
+    /// Builds the calls from their beginnings and ends.
     fn read_calls(&mut self, events: &'a [Event]) {
         let mut index: HashMap<OpId, usize> = HashMap::new();
         // Several writers append lines, so their order may differ from the order of their times.
@@ -247,6 +248,7 @@ impl<'a> Timeline<'a> {
         self.calls.sort_by_key(|invocation| (invocation.began_at, invocation.op));
     }
 
+    /// Builds the faults, the leaks, and whether the run completed.
     fn read_faults_and_leftovers(&mut self, events: &'a [Event]) {
         for event in events {
             match event {
@@ -291,6 +293,7 @@ impl<'a> Timeline<'a> {
         self.faults.sort_by_key(|fault| (fault.from, fault.number));
     }
 
+    /// Builds the lifetimes of the workers.
     fn read_workers(&mut self, events: &'a [Event]) {
         let mut lines: Vec<(RunNanos, WorkerId, &WorkerState)> = Vec::new();
         for event in events {
@@ -331,6 +334,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
+    /// Builds the holds from granted requests, and computes until when each could be relied on.
     fn read_holds(&mut self, events: &'a [Event]) {
         for invocation in &self.calls {
             let Call::Lock { lock, mode, owner, waits } = invocation.call else { continue };

@@ -12,6 +12,7 @@ use super::{GuaranteeResult, SECOND, ViolationLog};
 use crate::history::{Call, Mode, OpId, OutcomeClass, RunNanos};
 use crate::verdict::Guarantee;
 
+/// Checks the tokens of every lock.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Tokens);
     for holds in timeline.holds_by_lock().values() {
@@ -140,6 +141,7 @@ struct HighestTokens<'a> {
 }
 
 impl<'a> HighestTokens<'a> {
+    /// Takes note of another hold.
     fn add(&mut self, hold: &'a Hold<'a>) {
         let higher = |than: Option<&Hold<'_>>| than.is_none_or(|than| hold.token > than.token);
         let same = self.highest.is_some_and(|first| first.has_same_owner(hold));

@@ -65,6 +65,7 @@ pub(super) enum FaultDomain {
     Server,
 }
 
+/// What a fault of this kind hits.
 pub(super) fn fault_domain(fault: FaultKind) -> FaultDomain {
     match fault {
         _ if fault.targets_workers() => FaultDomain::Worker,
@@ -162,6 +163,7 @@ impl LocalEngine {
     }
 }
 
+/// Why this fault cannot be caused with `memory:`; `None`: it can.
 fn unsupported_on_memory(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (_, FaultKind::Stop) => None,
@@ -180,6 +182,7 @@ fn unsupported_on_memory(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with `file:`; `None`: it can.
 fn unsupported_on_file(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (FaultDomain::Worker, _) | (_, FaultKind::DiskFull) => None,
@@ -202,6 +205,7 @@ fn requires_cluster(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with one Redis server; `None`: it can.
 fn unsupported_on_redis(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("has one server: --local redis-sentinel and redis-cluster have replicas"),
@@ -210,6 +214,7 @@ fn unsupported_on_redis(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with Redis Sentinels; `None`: it can.
 fn unsupported_on_sentinel(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Evict | FaultKind::DiskFull => Some("this fault needs a single Redis: --local redis"),
@@ -218,6 +223,7 @@ fn unsupported_on_sentinel(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with a Redis Cluster; `None`: it can.
 fn unsupported_on_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Leader => Some("has no leader; the closest fault is failover"),
@@ -228,6 +234,7 @@ fn unsupported_on_cluster(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with Redlock; `None`: it can.
 fn unsupported_on_redlock(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("its servers have no replicas to fail over to"),
@@ -237,6 +244,7 @@ fn unsupported_on_redlock(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with ZooKeeper; `None`: it can.
 fn unsupported_on_zookeeper(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("it elects a leader: use the fault leader"),
@@ -249,6 +257,7 @@ fn unsupported_on_zookeeper(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with MariaDB or PostgreSQL; `None`: it can.
 fn unsupported_on_sql(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Wipe => Some("guarantees nothing after a database restarts empty"),

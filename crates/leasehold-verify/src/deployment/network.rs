@@ -47,6 +47,7 @@ struct NetworkFault {
 pub(super) struct RepeatingTask(JoinHandle<()>);
 
 impl RepeatingTask {
+    /// Starts the task.
     pub(super) fn new(task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(task))
     }

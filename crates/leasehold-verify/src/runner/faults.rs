@@ -31,6 +31,7 @@ const CALLS_AFTER_LAST_FAULT: u64 = 20;
 /// How many ticks a run with a duration and a scheduled job waits for after its last fault.
 const TICKS_AFTER_LAST_FAULT: u64 = 3;
 
+/// A duration in nanoseconds; the maximum if it does not fit.
 fn as_nanos(time: Duration) -> RunNanos {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -59,6 +59,7 @@ pub(super) struct RunState {
 }
 
 impl RunState {
+    /// Starts the run's clock. `None`: the history is not written to a file.
     pub(super) fn new(file: Option<File>) -> Self {
         let clock = Clock::system();
         let origin = clock.now().as_nanos();
@@ -166,6 +167,7 @@ impl RunState {
 }
 
 impl RunStateInner {
+    /// Updates the progress and the holders by an event.
     fn apply(&mut self, event: &Event) {
         match event {
             Event::Begin { worker, op, call, .. } => {

@@ -93,6 +93,7 @@ impl Workers {
         self.last_id
     }
 
+    /// The process in which this worker runs or ran.
     fn process_of(&self, worker: WorkerId) -> Option<&WorkerProcess> {
         self.processes.iter().find(|process| process.workers.iter().any(|(number, _)| *number == worker))
     }

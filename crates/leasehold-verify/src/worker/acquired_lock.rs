@@ -240,6 +240,7 @@ impl AcquiredLock {
     }
 }
 
+/// The outcome to record for a release.
 fn outcome_of_release(result: leasehold::Result<leasehold::ReleaseOutcome>) -> Outcome {
     match result {
         Ok(leasehold::ReleaseOutcome::Released) => Outcome::Released,

@@ -22,6 +22,7 @@ const DELETE_OWN: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 /// The pause between two attempts to acquire a lock, or two checks of a held one.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a Redis command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How to find the Redis master.
@@ -82,6 +83,7 @@ impl PlainLocks {
         })
     }
 
+    /// Connects to the current master.
     async fn connect(&self) -> Result<RespClient, String> {
         let addr = match &self.master_address {
             MasterAddress::Direct(addr) => *addr,
@@ -172,6 +174,7 @@ fn wall_clock() -> Duration {
 }
 
 impl PlainHold {
+    /// Whether the holder believes that it holds the lock.
     pub(super) fn is_held(&self) -> bool {
         if self.locks.uses_wall_clock {
             wall_clock() < self.wall_deadline
@@ -190,6 +193,7 @@ impl PlainHold {
         }
     }
 
+    /// Waits until the TTL is over; returns the reason for the loss.
     pub(super) async fn lost(&self) -> String {
         while self.is_held() {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -197,6 +201,7 @@ impl PlainHold {
         "its TTL is over".to_owned()
     }
 
+    /// Deletes the lock's key if it is the holder's own; returns the outcome to record.
     pub(super) async fn release(self) -> Outcome {
         match self.locks.command(&["EVAL", DELETE_OWN, "1", &self.key, &self.value]).await {
             Ok(Reply::Integer(1)) => Outcome::Released,

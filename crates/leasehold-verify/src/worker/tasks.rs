@@ -59,6 +59,7 @@ struct HeldLock {
 }
 
 impl WorkerTask {
+    /// Connects a new worker to the resource.
     pub(super) async fn new(
         worker: WorkerId,
         assignment: &Assignment,
@@ -342,6 +343,7 @@ impl WorkerTask {
         value
     }
 
+    /// Writes this value to a register under this hold, and records the call.
     async fn write_register(&mut self, held: &HeldLock, register: &str, value: u64) {
         let (hold, token) = (held.op, self.presented_token(held));
         let call = Call::Write { hold, register: register.to_owned(), token, value };

@@ -207,6 +207,7 @@ enum Switch {
     Off,
 }
 
+/// Parses an option's value by its type's `FromStr`.
 fn parse_from_str<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
 }
@@ -286,6 +287,7 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Parses the value of `--times`, which must not be 0.
 fn parse_fault_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1; use `--faults none` for no faults".to_owned()),

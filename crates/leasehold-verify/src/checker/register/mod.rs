@@ -84,6 +84,7 @@ pub(crate) struct RegisterCalls<'a> {
     has_unfenced_writes: bool,
 }
 
+/// Checks every register; also returns whether porcupine agrees.
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion) {
     let mut log = ViolationLog::new(Guarantee::Fencing);
     let registers = calls_by_register(timeline);

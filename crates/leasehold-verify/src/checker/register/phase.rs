@@ -43,6 +43,8 @@ struct SearchState {
 }
 
 impl<'a> Phase<'a> {
+    /// A phase of accepted operations, operations with an unknown outcome (`maybe`), and refused
+    /// ones.
     pub(super) fn new(
         accepted: &[&'a RegisterOp<'a>],
         maybe: impl Iterator<Item = &'a RegisterOp<'a>>,

@@ -53,6 +53,7 @@ impl ServerClock {
         }))
     }
 
+    /// The clock to start the server with.
     pub(super) fn clock(&self) -> &WallClock {
         &self.clock
     }

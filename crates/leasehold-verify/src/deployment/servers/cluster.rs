@@ -89,15 +89,18 @@ impl ClusterServers {
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         format!("{}{}", self.cluster.url(), self.options)
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         let nodes = self.cluster.nodes().iter().take(NODES).map(Server::addr);
         nodes.chain(self.spare_addr).collect()
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         Ok(vec![server_version(self.cluster.nodes()[0].addr()).await?])
     }
@@ -144,6 +147,7 @@ impl ClusterServers {
         self.lock_slots.iter().chain(&self.anchor_slots).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -270,6 +274,7 @@ impl ClusterServers {
         self.cluster.owner_of(slot).await.is_ok_and(|owner| owner != hit)
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let (hit, slot) = self.target_master;
         match fault {

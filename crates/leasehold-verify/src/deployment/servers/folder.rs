@@ -27,6 +27,7 @@ enum Storage {
 }
 
 impl Folder {
+    /// Chooses a place for the folder: a small disk if that is to fill up.
     pub(super) fn create(options: &DeploymentOptions) -> Result<Self, RunError> {
         let storage = if options.has_fault(FaultKind::DiskFull) {
             Storage::SmallDisk(Disk::new(DISK_BYTES)?)
@@ -47,11 +48,13 @@ impl Folder {
         }
     }
 
+    /// The engine's URL.
     pub(super) fn url(&self) -> String {
         let path = self.path().to_string_lossy().replace('%', "%25").replace('?', "%3F");
         format!("file://{path}")
     }
 
+    /// Fills up the disk.
     pub(super) fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         match (&self.storage, fault) {
             (Storage::SmallDisk(disk), FaultKind::DiskFull) => {
@@ -62,6 +65,7 @@ impl Folder {
         }
     }
 
+    /// Frees the disk; returns a note on the result.
     pub(super) fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         match (&self.storage, fault) {
             (Storage::SmallDisk(disk), FaultKind::DiskFull) => {

@@ -38,6 +38,7 @@ pub(super) enum LocalServers {
 }
 
 impl LocalServers {
+    /// Starts the servers that the engine needs for these faults.
     pub(super) async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
         Ok(match local {
             LocalEngine::Memory => Self::None,

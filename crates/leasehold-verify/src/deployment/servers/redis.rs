@@ -99,6 +99,7 @@ impl RedisServers {
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         match &self.servers {
             Topology::Single(server) => format!("{}{}", server.url(), self.options),
@@ -106,6 +107,7 @@ impl RedisServers {
         }
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Topology::Single(server) => vec![server.addr()],
@@ -121,10 +123,12 @@ impl RedisServers {
         }
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         Ok(vec![server_version(self.server(0).addr()).await?])
     }
 
+    /// The server with this index.
     fn server(&self, at: usize) -> &Server {
         match &self.servers {
             Topology::Single(server) => server,
@@ -132,6 +136,7 @@ impl RedisServers {
         }
     }
 
+    /// The server with this index.
     fn server_mut(&mut self, at: usize) -> &mut Server {
         match &mut self.servers {
             Topology::Single(server) => server,
@@ -192,6 +197,7 @@ impl RedisServers {
         }
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -285,6 +291,7 @@ impl RedisServers {
         self.current_master().await.is_ok_and(|master| master != self.target)
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let hit = self.target;
         match fault {

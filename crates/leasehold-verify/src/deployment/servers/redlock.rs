@@ -70,15 +70,18 @@ impl RedlockServers {
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("redlock://{}{}", hosts.join(","), self.options)
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(Server::addr).collect()
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         let mut versions = Vec::new();
         for server in &self.servers {
@@ -88,6 +91,7 @@ impl RedlockServers {
         Ok(versions)
     }
 
+    /// What the servers still store although all workers have ended.
     pub(super) async fn leftovers(&self, locks: &[String]) -> Result<Leftovers, RunError> {
         let mut left = leftovers::unexpiring_keys(&self.addrs()).await?;
         // On a server whose clock was set back, a claim may last for hours.
@@ -102,6 +106,8 @@ impl RedlockServers {
         self.hits_majority_next = true;
     }
 
+    /// Begins a fault; with the safeguards on, `minority` are the indices of the servers that it
+    /// may hit. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -163,6 +169,7 @@ impl RedlockServers {
         }
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let hit = std::mem::take(&mut self.targets);
         let data = match fault {

@@ -46,14 +46,17 @@ impl SqlServer {
         Ok(Self { server, is_mysql: mysql, clock, ttl: options.ttl })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         self.server.url()
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         vec![self.server.addr()]
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         let (program, statement) =
             if self.is_mysql { ("mariadbd", "SELECT version()") } else { ("postgres", "SHOW server_version") };
@@ -85,6 +88,7 @@ impl SqlServer {
         Ok(reply?)
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let (target, ttl) = ("the server".to_owned(), self.ttl);
         match fault {
@@ -122,6 +126,7 @@ impl SqlServer {
         Ok(())
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         match fault {
             FaultKind::Crash => {

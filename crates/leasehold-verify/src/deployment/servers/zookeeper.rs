@@ -49,11 +49,13 @@ impl ZookeeperServers {
         Ok(Self { servers, target: 0, ttl: options.ttl })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         let hosts: Vec<String> = self.addrs().iter().map(SocketAddr::to_string).collect();
         format!("zookeeper://{}{ROOT_PATH}", hosts.join(","))
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Topology::Single(server) => vec![server.addr()],
@@ -61,10 +63,12 @@ impl ZookeeperServers {
         }
     }
 
+    /// The ephemeral nodes that are left although all workers have ended.
     pub(super) async fn leftovers(&self) -> Result<Leftovers, RunError> {
         leftovers::ephemeral_nodes(&self.addrs(), ROOT_PATH).await
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         let mut versions = Vec::new();
         for addr in self.addrs() {
@@ -77,6 +81,7 @@ impl ZookeeperServers {
         Ok(versions)
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
         let leader = ensemble.leader().await?;
@@ -114,6 +119,7 @@ impl ZookeeperServers {
         false
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
         match fault {

@@ -40,6 +40,7 @@ pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) ->
     .to_string()
 }
 
+/// A span as a JSON array; `base.js` names its fields.
 fn span_data(span: &Span) -> Value {
     let (shared, how) = match span.kind {
         SpanKind::Lock(Mode::Exclusive) => (0, String::new()),
@@ -71,6 +72,7 @@ fn span_data(span: &Span) -> Value {
     ])
 }
 
+/// An access to a register as a JSON array; `base.js` names its fields.
 fn mark_data(mark: &RegisterMark) -> Value {
     let what = match (mark.written, &mark.outcome) {
         (Some(value), _) => format!("write {value}"),

@@ -91,6 +91,7 @@ pub(super) fn timeline_section(model: &TimelineModel, verdict: &Verdict, picture
     out + r#"<div class="tip" id="tip" role="status" hidden></div></section>"#
 }
 
+/// The list of violations beside the timeline.
 fn violations_list(verdict: &Verdict) -> String {
     let mut out = format!(
         r#"<aside><h2>{}</h2><ol class="violations">"#,

@@ -127,10 +127,12 @@ impl ModelBuilder {
         }
     }
 
+    /// The index of the worker's lane; 0 if it is unknown.
     fn lane_of(&self, worker: WorkerId) -> usize {
         self.lane_by_worker.get(&worker).copied().unwrap_or(0)
     }
 
+    /// The indices of these workers' lanes, sorted, each once.
     fn lanes_of(&self, workers: &[WorkerId]) -> Vec<usize> {
         let lanes: BTreeSet<usize> =
             workers.iter().filter_map(|worker| self.lane_by_worker.get(worker)).copied().collect();
@@ -143,19 +145,19 @@ impl ModelBuilder {
         self.model.lifetimes.push(ProcessLifetime { worker, lane, pid, from, to, end: ProcessEnd::Exited });
     }
 
-    fn end_lifetime(&mut self, t: RunNanos, worker: WorkerId, death: ProcessEnd) {
+    fn end_lifetime(&mut self, t: RunNanos, worker: WorkerId, end: ProcessEnd) {
         if let Some(life) = self.lifetime_by_worker.get(&worker).and_then(|at| self.model.lifetimes.get_mut(*at)) {
             life.to = t;
-            life.end = death;
+            life.end = end;
         }
         if let Some(from) = self.stopped_since.remove(&worker) {
             self.add_pause(worker, from, t, false);
         }
     }
 
-    fn add_pause(&mut self, worker: WorkerId, from: RunNanos, to: RunNanos, stalled: bool) {
+    fn add_pause(&mut self, worker: WorkerId, from: RunNanos, to: RunNanos, is_stall: bool) {
         let lane = self.lane_of(worker);
-        self.model.pauses.push(Pause { worker, lane, from, to: to.max(from), is_stall: stalled });
+        self.model.pauses.push(Pause { worker, lane, from, to: to.max(from), is_stall });
     }
 
     fn apply_worker_state(&mut self, t: RunNanos, worker: WorkerId, state: &WorkerState) {
@@ -282,6 +284,7 @@ impl ModelBuilder {
         }
     }
 
+    /// Applies the end of a call to its span or mark.
     fn apply_end(&mut self, t: RunNanos, op: OpId, outcome: &Outcome) {
         match self.call_roles.get(&op).copied() {
             Some(CallRole::Span(at)) => {

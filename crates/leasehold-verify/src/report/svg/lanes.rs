@@ -129,6 +129,7 @@ fn draw_holds(spans: &[Span], first_index: usize, model: &TimelineModel, layout:
     }
 }
 
+/// Whether other holders may have the lock at the same time.
 fn is_shared(span: &Span) -> bool {
     matches!(span.kind, SpanKind::Lock(Mode::Shared | Mode::Permits { .. }))
 }

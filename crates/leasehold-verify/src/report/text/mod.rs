@@ -223,11 +223,13 @@ impl TerminalReport {
         }
     }
 
+    /// Writes a line without trailing blanks, and its newline.
     fn write_line(&mut self, text: &str, style: TextStyle) {
         self.write_styled(text.trim_end(), style);
         self.out.push('\n');
     }
 
+    /// Writes text with the escape codes of its style, if colours are on.
     fn write_styled(&mut self, text: &str, style: TextStyle) {
         let code = match style {
             TextStyle::Good => "1;32",

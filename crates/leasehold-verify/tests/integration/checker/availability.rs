@@ -5,7 +5,7 @@ use leasehold_verify::checker::check;
 use leasehold_verify::history::{Event, FaultKind, Outcome, WorkerId, Workload};
 use leasehold_verify::verdict::Guarantee::Recovery;
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive_request};
 
 /// How long after others can serve they must grant a lock, in milliseconds: two TTLs and three
 /// seconds.
@@ -16,7 +16,7 @@ const SERVING_BOUND: u64 = 2 * TTL + 3_000;
 /// the time, and is granted it again from `granted_after` its beginning on.
 fn served_during_fault(others_serve_after: Option<u64>, fault_duration: u64, granted_after: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
-    history.fault((1_000, 1_000 + fault_duration), 1, FaultKind::Leader, &[]);
+    history.add_fault((1_000, 1_000 + fault_duration), 1, FaultKind::Leader, &[]);
     for event in &mut history.events {
         if let Event::FaultBegin { served, .. } = event {
             *served = others_serve_after.map(|after| (1_000 + after) * NANOS_PER_MS);
@@ -29,7 +29,7 @@ fn served_during_fault(others_serve_after: Option<u64>, fault_duration: u64, gra
             let op = history.acquire((begin, begin + 50), 1, token);
             history.release((begin + 60, begin + 70), op);
         } else {
-            let op = history.begin(begin, 1, exclusive("a"));
+            let op = history.begin(begin, 1, exclusive_request("a"));
             history.end(begin + 190, op, Outcome::TimedOut);
         }
     }
@@ -68,8 +68,8 @@ fn waiter_beside_busy_worker(fair: bool, granted: Option<u64>) -> HistoryBuilder
             header.fair = fair;
         }
     }
-    history.fault((500, 1_000), 1, FaultKind::Cut, &[]);
-    let (mut token, mut waiting) = (0, history.begin(600, 2, exclusive("b")));
+    history.add_fault((500, 1_000), 1, FaultKind::Cut, &[]);
+    let (mut token, mut waiting) = (0, history.begin(600, 2, exclusive_request("b")));
     for begin in (1_000..16_000_u64).step_by(100) {
         token += 1;
         let op = history.acquire((begin, begin + 10), 1, token);
@@ -77,10 +77,10 @@ fn waiter_beside_busy_worker(fair: bool, granted: Option<u64>) -> HistoryBuilder
         if granted == Some(begin) {
             history.end(begin + 40, waiting, Outcome::Granted { token, deadline: (begin + TTL) * NANOS_PER_MS });
             history.release((begin + 50, begin + 60), waiting);
-            waiting = history.begin(begin + 70, 2, exclusive("b"));
+            waiting = history.begin(begin + 70, 2, exclusive_request("b"));
         } else if begin % 2_000 == 0 {
             history.end(begin + 40, waiting, Outcome::TimedOut);
-            waiting = history.begin(begin + 50, 2, exclusive("b"));
+            waiting = history.begin(begin + 50, 2, exclusive_request("b"));
         }
     }
     history.end(16_000, waiting, Outcome::TimedOut);

@@ -4,7 +4,9 @@
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerId, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Eviction, Exclusion, Fencing, Loss, Ticks};
 
-use crate::checker::history_builder::{HistoryBuilder, exclusive, failed, shared, unknown, value};
+use crate::checker::history_builder::{
+    HistoryBuilder, exclusive_request, failed_outcome, shared_request, unknown_outcome, value_outcome,
+};
 
 /// Adds a force release of this hold of the lock `a`, with its token (0: a waiter).
 fn force_release(
@@ -29,13 +31,13 @@ fn graceful_eviction(notified: Option<u64>, released: u64, granted: u64) -> Hist
     let op = history.begin(100, 3, graceful);
     history.end(110, op, Outcome::Evicted { token: None, gone: false });
     if let Some(notified) = notified {
-        history.requested(notified, first);
+        history.add_release_request(notified, first);
     }
-    history.held(released - 10, first);
+    history.add_held_check(released - 10, first);
     let second = history.acquire((20, granted), 2, 3);
-    history.held(granted + 50, second);
+    history.add_held_check(granted + 50, second);
     history.release((released, released + 10), first);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history
 }
 
@@ -53,11 +55,13 @@ fn a_graceful_eviction_is_notified_within_the_same_bound() {
     graceful_eviction(None, 1_000, 1_020).assert_broken(Eviction, 1);
 }
 
-fn evicted(token: u64) -> Outcome {
+/// A force release that succeeded with this fence token.
+fn evicted_outcome(token: u64) -> Outcome {
     Outcome::Evicted { token: Some(token), gone: false }
 }
 
-fn gone(token: Option<u64>) -> Outcome {
+/// A force release whose target had no claim any more.
+fn already_gone_outcome(token: Option<u64>) -> Outcome {
     Outcome::Evicted { token, gone: true }
 }
 
@@ -66,35 +70,35 @@ fn gone(token: Option<u64>) -> Outcome {
 fn granted_beside_evicted_holder(outcome: Outcome, notified_at: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    history.held(200, first);
+    history.add_held_check(200, first);
     force_release(&mut history, (100, 110), 3, (first, 1), outcome);
     let second = history.acquire((20, 120), 2, 3);
-    history.held(150, second);
-    history.lost(notified_at, first, 1_010);
+    history.add_held_check(150, second);
+    history.add_loss(notified_at, first, 1_010);
     history.release((400, 410), second);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history
 }
 
 #[test]
 fn another_holder_may_be_granted_beside_an_evicted_one_that_is_notified_in_time() {
-    granted_beside_evicted_holder(evicted(2), 300).assert_kept(Eviction);
+    granted_beside_evicted_holder(evicted_outcome(2), 300).assert_kept(Eviction);
     granted_beside_evicted_holder(Outcome::Evicted { token: None, gone: false }, 300).assert_kept(Eviction);
     // With an unknown outcome, the force release may have taken effect.
-    let verdict = granted_beside_evicted_holder(unknown(), 300).check();
+    let verdict = granted_beside_evicted_holder(unknown_outcome(), 300).check();
     assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
 }
 
 #[test]
 fn no_holder_is_granted_beside_one_that_was_not_evicted() {
     // The force release had no effect, or the target's claim was already gone.
-    granted_beside_evicted_holder(failed(), 300).assert_broken(Exclusion, 1);
-    granted_beside_evicted_holder(gone(None), 300).assert_broken(Exclusion, 1);
+    granted_beside_evicted_holder(failed_outcome(), 300).assert_broken(Exclusion, 1);
+    granted_beside_evicted_holder(already_gone_outcome(None), 300).assert_broken(Exclusion, 1);
 }
 
 #[test]
 fn an_evicted_holder_is_notified_within_half_a_second() {
-    let verdict = granted_beside_evicted_holder(evicted(2), 900).assert_broken(Eviction, 1);
+    let verdict = granted_beside_evicted_holder(evicted_outcome(2), 900).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("was notified 790 ms later"), "{:?}", verdict.violations);
     assert!(verdict.violations[0].about_time);
 }
@@ -103,33 +107,33 @@ fn an_evicted_holder_is_notified_within_half_a_second() {
 fn an_evicted_holder_that_is_never_notified_is_a_violation() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    force_release(&mut history, (100, 110), 3, (first, 1), evicted(2));
-    history.held(900, first);
+    force_release(&mut history, (100, 110), 3, (first, 1), evicted_outcome(2));
+    history.add_held_check(900, first);
     history.release((1_000, 1_010), first);
-    history.done(3_000);
+    history.add_last_line(3_000);
     let verdict = history.assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("was never notified"), "{:?}", verdict.violations);
 }
 
 #[test]
 fn a_stopped_or_unreachable_holder_need_not_be_notified() {
-    let mut history = granted_beside_evicted_holder(evicted(2), 900);
-    history.worker(105, 1, WorkerState::Stopped);
-    history.worker(890, 1, WorkerState::Resumed);
+    let mut history = granted_beside_evicted_holder(evicted_outcome(2), 900);
+    history.add_worker_state(105, 1, WorkerState::Stopped);
+    history.add_worker_state(890, 1, WorkerState::Resumed);
     history.assert_kept(Eviction);
-    let mut history = granted_beside_evicted_holder(evicted(2), 900);
-    history.fault((90, 800), 1, FaultKind::Partition, &[]);
+    let mut history = granted_beside_evicted_holder(evicted_outcome(2), 900);
+    history.add_fault((90, 800), 1, FaultKind::Partition, &[]);
     history.assert_kept(Eviction);
 }
 
 #[test]
 fn the_fence_token_is_above_the_evicted_token_and_below_all_others() {
-    let verdict = granted_beside_evicted_holder(evicted(1), 300).assert_broken(Eviction, 1);
+    let verdict = granted_beside_evicted_holder(evicted_outcome(1), 300).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("does not fence it off"), "{:?}", verdict.violations);
     // Worker 2 has token 3 and requested the lock before, so its token may already have been
     // assigned. A later request must get a higher token than the fence token.
-    granted_beside_evicted_holder(evicted(3), 300).assert_kept(Eviction);
-    let mut history = granted_beside_evicted_holder(evicted(4), 300);
+    granted_beside_evicted_holder(evicted_outcome(3), 300).assert_kept(Eviction);
+    let mut history = granted_beside_evicted_holder(evicted_outcome(4), 300);
     let third = history.acquire((500, 510), 2, 4);
     history.release((520, 530), third);
     let verdict = history.assert_broken(Eviction, 1);
@@ -139,20 +143,20 @@ fn the_fence_token_is_above_the_evicted_token_and_below_all_others() {
 /// Two readers hold the lock, and the first one is force-released with this outcome.
 fn two_readers_one_evicted(outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Rwlock);
-    let first = history.granted((0, 10), 1, shared("a"), 1);
-    let second = history.granted((0, 20), 2, shared("a"), 2);
+    let first = history.add_grant((0, 10), 1, shared_request("a"), 1);
+    let second = history.add_grant((0, 20), 2, shared_request("a"), 2);
     force_release(&mut history, (100, 110), 3, (first, 1), outcome);
-    history.lost(120, first, 1_010);
-    history.held(300, second);
+    history.add_loss(120, first, 1_010);
+    history.add_held_check(300, second);
     history.release((400, 410), second);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history
 }
 
 #[test]
 fn a_remaining_holder_is_not_fenced_off() {
     two_readers_one_evicted(Outcome::Evicted { token: None, gone: false }).assert_kept(Eviction);
-    for outcome in [evicted(2), evicted(3), gone(Some(3))] {
+    for outcome in [evicted_outcome(2), evicted_outcome(3), already_gone_outcome(Some(3))] {
         let verdict = two_readers_one_evicted(outcome).assert_broken(Eviction, 1);
         assert!(verdict.violations[0].title.contains("fences off a holder that stays"), "{:?}", verdict.violations);
     }
@@ -164,11 +168,11 @@ fn write_after_eviction(outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     let first = history.acquire((0, 10), 1, 1);
     history.write((20, 30), first, Some(1), 7, Outcome::Accepted);
-    let fence = force_release(&mut history, (100, 110), 3, (first, 1), evicted(2));
-    history.read((120, 130), fence, Some(2), value(7));
+    let fence = force_release(&mut history, (100, 110), 3, (first, 1), evicted_outcome(2));
+    history.read((120, 130), fence, Some(2), value_outcome(7));
     history.write((140, 150), first, Some(1), 8, outcome);
-    history.lost(160, first, 1_010);
-    history.done(3_000);
+    history.add_loss(160, first, 1_010);
+    history.add_last_line(3_000);
     history
 }
 
@@ -181,7 +185,7 @@ fn no_write_of_an_evicted_holder_is_accepted_after_the_fence_token() {
 
 #[test]
 fn the_loss_of_an_evicted_lock_is_neither_late_nor_unneeded() {
-    let history = granted_beside_evicted_holder(evicted(2), 590);
+    let history = granted_beside_evicted_holder(evicted_outcome(2), 590);
     let verdict = history.check();
     assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
     history.assert_kept(Loss);
@@ -201,8 +205,8 @@ fn two_runs_of_a_tick(outcome: Outcome) -> HistoryBuilder {
 
 #[test]
 fn only_an_evicted_run_may_run_again() {
-    two_runs_of_a_tick(evicted(6)).assert_kept(Ticks);
-    two_runs_of_a_tick(gone(None)).assert_broken(Ticks, 2);
+    two_runs_of_a_tick(evicted_outcome(6)).assert_kept(Ticks);
+    two_runs_of_a_tick(already_gone_outcome(None)).assert_broken(Ticks, 2);
 }
 
 /// Worker 2 waits since 50 for the lock that worker 1 holds. Worker 1 is force-released at 110, and
@@ -210,12 +214,12 @@ fn only_an_evicted_run_may_run_again() {
 fn waiter_granted_at(granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    force_release(&mut history, (100, 110), 3, (first, 1), evicted(2));
-    history.lost(120, first, 1_010);
+    force_release(&mut history, (100, 110), 3, (first, 1), evicted_outcome(2));
+    history.add_loss(120, first, 1_010);
     let second = history.acquire((20, granted), 2, 3);
-    history.queued(50, second);
+    history.add_queued(50, second);
     history.release((granted + 10, granted + 20), second);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history
 }
 
@@ -232,15 +236,15 @@ fn the_next_waiter_of_an_evicted_holder_is_granted_the_lock_within_half_a_second
 fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
     // A worker with a claim was killed, or one request's effect is unknown.
     let mut killed = waiter_granted_at(1_000);
-    let _ = killed.begin(30, 4, exclusive("a"));
-    killed.worker(90, 4, WorkerState::Killed);
+    let _ = killed.begin(30, 4, exclusive_request("a"));
+    killed.add_worker_state(90, 4, WorkerState::Killed);
     killed.assert_kept(Eviction);
     let mut unclear = waiter_granted_at(1_000);
-    let op = unclear.begin(30, 4, exclusive("a"));
-    unclear.end(90, op, unknown());
+    let op = unclear.begin(30, 4, exclusive_request("a"));
+    unclear.end(90, op, unknown_outcome());
     unclear.assert_kept(Eviction);
     let mut disturbed = waiter_granted_at(1_000);
-    disturbed.fault((90, 800), 1, FaultKind::Partition, &[]);
+    disturbed.add_fault((90, 800), 1, FaultKind::Partition, &[]);
     disturbed.assert_kept(Eviction);
 }
 
@@ -248,21 +252,21 @@ fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
 fn waiter_evicted(ended: u64, outcome: Outcome) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    let second = history.begin(20, 2, exclusive("a"));
-    history.queued(50, second);
+    let second = history.begin(20, 2, exclusive_request("a"));
+    history.add_queued(50, second);
     force_release(&mut history, (100, 110), 3, (second, 0), Outcome::Evicted { token: None, gone: false });
     history.end(ended, second, outcome);
-    history.held(1_500, first);
+    history.add_held_check(1_500, first);
     history.release((1_600, 1_610), first);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history
 }
 
 #[test]
 fn the_request_of_an_evicted_waiter_ends_within_half_a_second() {
-    let finding = waiter_evicted(300, failed()).assert_kept(Eviction);
+    let finding = waiter_evicted(300, failed_outcome()).assert_kept(Eviction);
     assert!(finding.figure.contains("1 of waiters"), "{finding:?}");
-    let verdict = waiter_evicted(1_000, failed()).assert_broken(Eviction, 1);
+    let verdict = waiter_evicted(1_000, failed_outcome()).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("did not end"), "{:?}", verdict.violations);
 }
 
@@ -271,12 +275,12 @@ fn the_request_of_an_evicted_waiter_ends_within_half_a_second() {
 fn a_waiter_granted_while_it_is_evicted_is_the_documented_exception() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 120), 1, 1);
-    history.held(200, first);
-    force_release(&mut history, (100, 110), 3, (first, 0), evicted(2));
+    history.add_held_check(200, first);
+    force_release(&mut history, (100, 110), 3, (first, 0), evicted_outcome(2));
     let second = history.acquire((20, 130), 2, 3);
-    history.held(150, second);
-    history.lost(300, first, 1_010);
+    history.add_held_check(150, second);
+    history.add_loss(300, first, 1_010);
     history.release((400, 410), second);
-    history.done(3_000);
+    history.add_last_line(3_000);
     history.assert_kept(Eviction);
 }

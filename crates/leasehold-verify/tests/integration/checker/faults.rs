@@ -4,7 +4,9 @@
 use leasehold_verify::history::{Event, FaultKind, Outcome, WorkerId, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Deadlines, Leaks, Loss, Order, Recovery};
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive, failed, header, shared, unknown};
+use crate::checker::history_builder::{
+    HistoryBuilder, NANOS_PER_MS, TTL, exclusive_request, failed_outcome, header, shared_request, unknown_outcome,
+};
 
 /// Worker 1 is queued at 20, worker 2 requests at 30; if `overtakes`, worker 2 is granted first.
 fn two_waiters(overtakes: bool, fencing: bool) -> HistoryBuilder {
@@ -12,9 +14,9 @@ fn two_waiters(overtakes: bool, fencing: bool) -> HistoryBuilder {
     head.fencing = fencing;
     let mut history = HistoryBuilder::with_header(head);
     let (first, second) = if overtakes { (200, 100) } else { (100, 200) };
-    let one = history.begin(10, 1, exclusive("a"));
+    let one = history.begin(10, 1, exclusive_request("a"));
     history.events.push(Event::Queued { t: 20 * NANOS_PER_MS, op: one });
-    let two = history.begin(30, 2, exclusive("a"));
+    let two = history.begin(30, 2, exclusive_request("a"));
     for (op, t) in [(one, first), (two, second)] {
         let token = if fencing { t } else { 5 };
         history.end(t, op, Outcome::Granted { token, deadline: (t + TTL) * NANOS_PER_MS });
@@ -51,14 +53,14 @@ fn a_waiter_queued_after_the_other_request_cannot_be_overtaken() {
 #[test]
 fn faults_and_stops_excuse_overtaking() {
     let mut history = two_waiters(true, true);
-    history.fault((0, 1), 1, FaultKind::Cut, &[]);
+    history.add_fault((0, 1), 1, FaultKind::Cut, &[]);
     assert_eq!(history.assert_kept(Order).figure, "0 overtaken of 1; 1 during a fault");
     let mut history = two_waiters(true, true);
-    history.worker(50, 1, WorkerState::Stopped);
-    history.worker(60, 1, WorkerState::Resumed);
+    history.add_worker_state(50, 1, WorkerState::Stopped);
+    history.add_worker_state(60, 1, WorkerState::Resumed);
     history.assert_kept(Order);
     let mut history = two_waiters(true, true);
-    history.worker(50, 1, WorkerState::Stalled { from: 40 * NANOS_PER_MS });
+    history.add_worker_state(50, 1, WorkerState::Stalled { from: 40 * NANOS_PER_MS });
     history.assert_kept(Order);
 }
 
@@ -66,7 +68,7 @@ fn faults_and_stops_excuse_overtaking() {
 /// `granted`.
 fn overtaken_until_timeout(granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Queue);
-    let one = history.begin_with_deadline(10, 1, Some(500), exclusive("a"));
+    let one = history.begin_with_deadline(10, 1, Some(500), exclusive_request("a"));
     history.events.push(Event::Queued { t: 20 * NANOS_PER_MS, op: one });
     let two = history.acquire((30, granted), 2, 1);
     history.release((granted + 10, granted + 20), two);
@@ -80,7 +82,7 @@ fn a_waiter_overtaken_until_its_timeout_is_found() {
     // From then on it has left the queue.
     assert_eq!(overtaken_until_timeout(501).assert_kept(Order).figure, "0 overtaken of 1");
     let mut history = overtaken_until_timeout(499);
-    history.fault((0, 1), 1, FaultKind::Cut, &[]);
+    history.add_fault((0, 1), 1, FaultKind::Cut, &[]);
     history.assert_kept(Order);
 }
 
@@ -100,10 +102,10 @@ fn order_is_guaranteed_only_by_fair_engines_and_for_queued_waiters() {
 fn lost_and_granted(notified: u64, granted: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    history.held(10, first);
-    history.lost(notified, first, 1_010);
+    history.add_held_check(10, first);
+    history.add_loss(notified, first, 1_010);
     let second = history.acquire((0, granted), 2, 2);
-    history.held(granted + 1, second);
+    history.add_held_check(granted + 1, second);
     history
 }
 
@@ -128,16 +130,16 @@ fn a_loss_notified_too_late_is_found() {
 #[test]
 fn a_stopped_worker_cannot_be_notified() {
     let mut history = lost_and_granted(3_000, 1_010);
-    history.worker(500, 1, WorkerState::Stopped);
-    history.worker(2_990, 1, WorkerState::Resumed);
+    history.add_worker_state(500, 1, WorkerState::Stopped);
+    history.add_worker_state(2_990, 1, WorkerState::Resumed);
     history.assert_kept(Loss);
     let mut history = lost_and_granted(3_000, 1_010);
-    history.worker(2_000, 1, WorkerState::Stalled { from: 1_900 * NANOS_PER_MS });
+    history.add_worker_state(2_000, 1, WorkerState::Stalled { from: 1_900 * NANOS_PER_MS });
     history.assert_kept(Loss);
     // A stop that ended before excuses nothing.
     let mut history = lost_and_granted(3_000, 1_010);
-    history.worker(500, 1, WorkerState::Stopped);
-    history.worker(600, 1, WorkerState::Resumed);
+    history.add_worker_state(500, 1, WorkerState::Stopped);
+    history.add_worker_state(600, 1, WorkerState::Resumed);
     history.assert_broken(Loss, 1);
 }
 
@@ -151,10 +153,10 @@ fn a_lock_held_after_its_deadline_or_loss_is_found() {
     history.assert_broken(Loss, 1);
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let hold = history.acquire((0, 10), 1, 1);
-    history.held(60, hold);
-    history.lost(60, hold, 1_060);
+    history.add_held_check(60, hold);
+    history.add_loss(60, hold, 1_060);
     history.assert_kept(Loss);
-    history.held(61, hold);
+    history.add_held_check(61, hold);
     history.assert_broken(Loss, 1);
 }
 
@@ -163,20 +165,20 @@ fn a_lock_held_after_its_deadline_or_loss_is_found() {
 fn fault_then_grant(kind: FaultKind, to: u64, workers: &[WorkerId], granted: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    history.held(90, first);
-    history.fault((100, to), 1, kind, workers);
-    let call = history.begin(50, 2, exclusive("a"));
+    history.add_held_check(90, first);
+    history.add_fault((100, to), 1, kind, workers);
+    let call = history.begin(50, 2, exclusive_request("a"));
     if let Some(t) = granted {
         history.end(t, call, Outcome::Granted { token: 2, deadline: (t + TTL) * NANOS_PER_MS });
     }
-    history.worker(20_000, 2, WorkerState::Ended);
+    history.add_worker_state(20_000, 2, WorkerState::Ended);
     history
 }
 
 #[test]
 fn recovery_within_the_bound() {
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], Some(1_140));
-    history.worker(100, 1, WorkerState::Killed);
+    history.add_worker_state(100, 1, WorkerState::Killed);
     assert_eq!(history.assert_kept(Recovery).figure, "after kill at most 1.04 TTL");
     let recovered = &history.check().recovered[0];
     assert!(recovered.asked);
@@ -223,16 +225,16 @@ fn a_lock_that_the_kernel_frees_must_be_granted_at_once() {
 fn a_lock_that_another_worker_still_holds_need_not_be_granted() {
     let granted = |t: u64| {
         let mut history = HistoryBuilder::for_workload(Workload::Rwlock);
-        let hit = history.granted((0, 10), 1, shared("a"), 1);
-        let stays = history.granted((0, 10), 3, shared("a"), 2);
-        history.held(90, hit);
-        let call = history.begin(50, 2, exclusive("a"));
-        history.fault((100, 120), 1, FaultKind::Kill, &[1]);
-        history.worker(100, 1, WorkerState::Killed);
-        history.held(7_400, stays);
+        let hit = history.add_grant((0, 10), 1, shared_request("a"), 1);
+        let stays = history.add_grant((0, 10), 3, shared_request("a"), 2);
+        history.add_held_check(90, hit);
+        let call = history.begin(50, 2, exclusive_request("a"));
+        history.add_fault((100, 120), 1, FaultKind::Kill, &[1]);
+        history.add_worker_state(100, 1, WorkerState::Killed);
+        history.add_held_check(7_400, stays);
         history.release((7_490, 7_500), stays);
         history.end(t, call, Outcome::Granted { token: 3, deadline: (t + TTL) * NANOS_PER_MS });
-        history.worker(20_000, 2, WorkerState::Ended);
+        history.add_worker_state(20_000, 2, WorkerState::Ended);
         history
     };
     granted(7_600).assert_kept(Recovery);
@@ -245,33 +247,33 @@ fn failing_requests_after_crash(duration: u64, pause: u64, outcome: &Outcome) ->
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
     history.release((500, 510), first);
-    history.fault((1_000, 2_000), 1, FaultKind::Crash, &[]);
+    history.add_fault((1_000, 2_000), 1, FaultKind::Crash, &[]);
     let mut t = 1_500;
     while t < 20_000 {
-        let call = history.begin(t, 2, exclusive("a"));
+        let call = history.begin(t, 2, exclusive_request("a"));
         history.end(t + duration, call, outcome.clone());
         t += duration + pause;
     }
-    history.done(21_000);
+    history.add_last_line(21_000);
     history
 }
 
 #[test]
 fn repeated_failing_requests_show_that_nothing_recovered() {
     failing_requests_after_crash(2_000, 20, &Outcome::TimedOut).assert_broken(Recovery, 1);
-    failing_requests_after_crash(1, 100, &failed()).assert_broken(Recovery, 1);
-    failing_requests_after_crash(50, 100, &unknown()).assert_broken(Recovery, 1);
+    failing_requests_after_crash(1, 100, &failed_outcome()).assert_broken(Recovery, 1);
+    failing_requests_after_crash(50, 100, &unknown_outcome()).assert_broken(Recovery, 1);
     // There were hardly any requests.
-    failing_requests_after_crash(1, 3_000, &failed()).assert_untested(Recovery);
+    failing_requests_after_crash(1, 3_000, &failed_outcome()).assert_untested(Recovery);
 }
 
 #[test]
 fn other_faults_extend_the_recovery_bound() {
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], Some(6_000));
-    history.fault((1_000, 2_000), 2, FaultKind::Crash, &[]);
+    history.add_fault((1_000, 2_000), 2, FaultKind::Crash, &[]);
     history.assert_kept(Recovery);
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], Some(7_001));
-    history.fault((1_000, 2_000), 2, FaultKind::Crash, &[]);
+    history.add_fault((1_000, 2_000), 2, FaultKind::Crash, &[]);
     history.assert_broken(Recovery, 2);
 }
 
@@ -281,7 +283,7 @@ fn recovery_is_only_checked_where_a_worker_waited() {
     fault_then_grant(FaultKind::Kill, 120, &[3], Some(9_000)).assert_untested(Recovery);
     // The waiter did not run.
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], None);
-    history.worker(200, 2, WorkerState::Killed);
+    history.add_worker_state(200, 2, WorkerState::Killed);
     history.assert_untested(Recovery);
     // The history ends before the bound.
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], None);
@@ -290,9 +292,9 @@ fn recovery_is_only_checked_where_a_worker_waited() {
     // There was no request.
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    history.held(90, first);
-    history.fault((100, 120), 1, FaultKind::Kill, &[1]);
-    history.done(9_000);
+    history.add_held_check(90, first);
+    history.add_fault((100, 120), 1, FaultKind::Kill, &[1]);
+    history.add_last_line(9_000);
     history.assert_untested(Recovery);
 }
 
@@ -300,10 +302,10 @@ fn recovery_is_only_checked_where_a_worker_waited() {
 fn a_stop_too_short_to_lose_the_lock_leaves_recovery_untested() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
-    history.fault((100, 300), 1, FaultKind::Stop, &[1]);
-    history.held(400, first);
-    history.begin(50, 2, exclusive("a"));
-    history.worker(9_000, 2, WorkerState::Ended);
+    history.add_fault((100, 300), 1, FaultKind::Stop, &[1]);
+    history.add_held_check(400, first);
+    history.begin(50, 2, exclusive_request("a"));
+    history.add_worker_state(9_000, 2, WorkerState::Ended);
     history.assert_untested(Recovery);
 }
 
@@ -321,7 +323,7 @@ fn leftovers_are_leaks() {
 /// A call with a deadline at 100 that ends at `end`; `None`: never.
 fn call_due_at_100(end: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
-    let op = history.begin_with_deadline(0, 1, Some(100), exclusive("a"));
+    let op = history.begin_with_deadline(0, 1, Some(100), exclusive_request("a"));
     if let Some(end) = end {
         history.end(end, op, Outcome::TimedOut);
     }
@@ -341,32 +343,32 @@ fn calls_that_end_in_time_are_kept() {
 fn calls_that_end_too_late_or_never_are_found() {
     call_due_at_100(Some(1_101)).assert_broken(Deadlines, 1);
     let mut hung = call_due_at_100(None);
-    hung.done(200);
+    hung.add_last_line(200);
     hung.assert_broken(Deadlines, 1);
     let mut cut_short = call_due_at_100(None);
-    cut_short.worker(1_101, 2, WorkerState::Ended);
+    cut_short.add_worker_state(1_101, 2, WorkerState::Ended);
     cut_short.assert_broken(Deadlines, 1);
     let mut cut_short = call_due_at_100(None);
-    cut_short.worker(1_100, 2, WorkerState::Ended);
+    cut_short.add_worker_state(1_100, 2, WorkerState::Ended);
     cut_short.assert_untested(Deadlines);
 }
 
 #[test]
 fn time_in_which_the_worker_did_not_run_is_added() {
     let mut history = call_due_at_100(Some(1_500));
-    history.worker(50, 1, WorkerState::Stopped);
-    history.worker(450, 1, WorkerState::Resumed);
+    history.add_worker_state(50, 1, WorkerState::Stopped);
+    history.add_worker_state(450, 1, WorkerState::Resumed);
     history.assert_kept(Deadlines);
     history.events.pop();
-    history.worker(449, 1, WorkerState::Resumed);
+    history.add_worker_state(449, 1, WorkerState::Resumed);
     history.assert_broken(Deadlines, 1);
     let mut killed = call_due_at_100(None);
-    killed.worker(50, 1, WorkerState::Killed);
-    killed.done(9_000);
+    killed.add_worker_state(50, 1, WorkerState::Killed);
+    killed.add_last_line(9_000);
     assert!(killed.check().has_no_violations());
     let mut stopped = call_due_at_100(None);
-    stopped.worker(50, 1, WorkerState::Stopped);
-    stopped.done(9_000);
+    stopped.add_worker_state(50, 1, WorkerState::Stopped);
+    stopped.add_last_line(9_000);
     assert!(stopped.check().has_no_violations());
 }
 
@@ -375,8 +377,8 @@ fn time_in_which_the_worker_did_not_run_is_added() {
 fn unheld_then_released(released: u64) -> (HistoryBuilder, leasehold_verify::history::OpId) {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let hold = history.acquire((0, 10), 1, 1);
-    history.held(400, hold);
-    history.unheld(500, hold);
+    history.add_held_check(400, hold);
+    history.add_unheld_check(500, hold);
     history.release_with((released, released + 10), hold, Outcome::WasLost { reason: "expired".to_owned() });
     (history, hold)
 }
@@ -388,7 +390,7 @@ fn a_loss_that_is_never_notified_is_found_although_a_check_shows_it() {
     // It was released before the notification was due; or the worker did not run.
     unheld_then_released(999).0.assert_kept(Loss);
     let (mut history, _) = unheld_then_released(1_500);
-    history.worker(700, 1, WorkerState::Stalled { from: 550 });
+    history.add_worker_state(700, 1, WorkerState::Stalled { from: 550 });
     history.assert_kept(Loss);
 }
 
@@ -396,7 +398,7 @@ fn a_loss_that_is_never_notified_is_found_although_a_check_shows_it() {
 fn a_loss_that_is_notified_late_is_found_although_no_other_holder_was_granted() {
     let notified = |t: u64, deadline: u64| {
         let (mut history, hold) = unheld_then_released(1_500);
-        history.lost(t, hold, deadline);
+        history.add_loss(t, hold, deadline);
         history
     };
     notified(600, 1_400).assert_kept(Loss);
@@ -414,10 +416,10 @@ fn never_granted_again(outcome: &Outcome) -> HistoryBuilder {
     let first = history.acquire((10, 20), 1, 1);
     history.release((30, 40), first);
     for at in (5_000..15_000).step_by(500) {
-        let request = history.begin(at, 2, exclusive("a"));
+        let request = history.begin(at, 2, exclusive_request("a"));
         history.end(at + 480, request, outcome.clone());
     }
-    history.done(15_100);
+    history.add_last_line(15_100);
     history
 }
 
@@ -426,24 +428,24 @@ fn a_free_lock_that_is_never_granted_is_found_without_any_fault() {
     never_granted_again(&Outcome::TimedOut).assert_broken(Recovery, 1);
     never_granted_again(&Outcome::Busy).assert_broken(Recovery, 1);
     // After an unknown outcome, worker 2 may have held it.
-    assert!(never_granted_again(&unknown()).check().violations.is_empty());
+    assert!(never_granted_again(&unknown_outcome()).check().violations.is_empty());
     // No violation if worker 2 did not run for a while, or a fault was active.
     let mut history = never_granted_again(&Outcome::TimedOut);
-    history.worker(9_500, 2, WorkerState::Stalled { from: 8_000 * NANOS_PER_MS });
+    history.add_worker_state(9_500, 2, WorkerState::Stalled { from: 8_000 * NANOS_PER_MS });
     assert!(history.check().violations.is_empty());
     let mut history = never_granted_again(&Outcome::TimedOut);
-    history.fault((6_000, 14_000), 1, FaultKind::Cut, &[]);
+    history.add_fault((6_000, 14_000), 1, FaultKind::Cut, &[]);
     assert!(history.check().violations.is_empty());
     // No violation if worker 1 holds the lock all the time.
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 20), 1, 1);
     for at in (500..15_000).step_by(500) {
-        history.held(at, first);
-        let request = history.begin(at, 2, exclusive("a"));
+        history.add_held_check(at, first);
+        let request = history.begin(at, 2, exclusive_request("a"));
         history.end(at + 480, request, Outcome::TimedOut);
     }
     history.release((15_000, 15_010), first);
-    history.done(15_100);
+    history.add_last_line(15_100);
     assert!(history.check().violations.is_empty());
 }
 
@@ -452,11 +454,11 @@ fn another_fault_extends_the_bound_in_the_table() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((10, 20), 1, 1);
     history.release((30, 40), first);
-    history.fault((100, 200), 1, FaultKind::Crash, &[]);
-    history.fault((3_000, 7_000), 2, FaultKind::Crash, &[]);
+    history.add_fault((100, 200), 1, FaultKind::Crash, &[]);
+    history.add_fault((3_000, 7_000), 2, FaultKind::Crash, &[]);
     let next = history.acquire((150, 9_000), 2, 2);
     history.release((9_010, 9_020), next);
-    history.done(20_000);
+    history.add_last_line(20_000);
     let verdict = history.check();
     assert_eq!(verdict.violations, Vec::new());
     let bounds: Vec<u64> = verdict.recovered.iter().map(|one| one.bound / NANOS_PER_MS).collect();

@@ -6,7 +6,7 @@ use leasehold_verify::history::{Call, FaultKind, Outcome, Workload};
 use leasehold_verify::verdict::FindingStatus;
 use leasehold_verify::verdict::Guarantee::{Deadlines, Exclusion, Ticks};
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, exclusive, finding, header};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, exclusive_request, finding, header};
 
 /// An empty history of a Redis engine at this URL, whose run has faults of this kind.
 fn redis_history(url: &str, workload: Workload, fault: FaultKind) -> HistoryBuilder {
@@ -19,7 +19,7 @@ fn redis_history(url: &str, workload: Workload, fault: FaultKind) -> HistoryBuil
 /// most once.
 fn tick_run_twice(url: &str, fault: FaultKind, once: bool) -> HistoryBuilder {
     let mut history = redis_history(url, Workload::Ticks, fault);
-    history.fault((1_000, 2_000), 1, fault, &[]);
+    history.add_fault((1_000, 2_000), 1, fault, &[]);
     for (worker, begin, attempt) in [(1, 100, 1), (2, 3_000, if once { 1 } else { 2 })] {
         let call = Call::Tick { job: "j".to_owned(), tick: 60, attempt, token: begin, once };
         let op = history.begin(begin, worker, call);
@@ -55,7 +55,7 @@ fn two_holders_are_only_counted_where_a_server_may_lose_data_without_strict() {
         let mut history = redis_history(url, Workload::Mutex, FaultKind::Wipe);
         for worker in [1, 2] {
             let hold = history.acquire((0, 10), worker, u64::from(worker));
-            history.held(50, hold);
+            history.add_held_check(50, hold);
         }
         history
     };
@@ -66,9 +66,9 @@ fn two_holders_are_only_counted_where_a_server_may_lose_data_without_strict() {
 #[test]
 fn time_bounds_fail_or_are_reported_and_a_hanging_call_always_fails() {
     let mut late = HistoryBuilder::for_workload(Workload::Mutex);
-    let op = late.begin_with_deadline(0, 1, Some(100), exclusive("a"));
+    let op = late.begin_with_deadline(0, 1, Some(100), exclusive_request("a"));
     late.end(5_000, op, Outcome::Granted { token: 1, deadline: 6_000 * NANOS_PER_MS });
-    late.done(6_000);
+    late.add_last_line(6_000);
     let strict = check(&late.events);
     assert!(!strict.has_no_violations() && strict.late.is_empty());
     let lenient = check_with(&late.events, CheckOptions { time_bounds: TimeBounds::Report });
@@ -77,7 +77,7 @@ fn time_bounds_fail_or_are_reported_and_a_hanging_call_always_fails() {
     assert_eq!((deadlines.state, deadlines.broken), (FindingStatus::Kept, 0));
     assert!(deadlines.figure.ends_with("; 1 over a time bound, only reported"), "{deadlines:?}");
     let mut hung = HistoryBuilder::for_workload(Workload::Mutex);
-    hung.begin_with_deadline(0, 1, Some(100), exclusive("a"));
-    hung.done(6_000);
+    hung.begin_with_deadline(0, 1, Some(100), exclusive_request("a"));
+    hung.add_last_line(6_000);
     assert!(!check_with(&hung.events, CheckOptions { time_bounds: TimeBounds::Report }).has_no_violations());
 }

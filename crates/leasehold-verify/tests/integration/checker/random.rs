@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use crate::checker::history_builder::{NANOS_PER_MS, finding, header};
 use crate::checker::simulation::{SimulationPlan, simulate};
 
+/// The history of a simulated correct service, with faults.
 fn simulated_events(seed: u64, workload: Workload) -> Vec<Event> {
     simulate(header(workload), &SimulationPlan { seed, workers: 5, calls: 120, has_faults: true }).events
 }

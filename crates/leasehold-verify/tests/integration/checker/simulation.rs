@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use leasehold_verify::history::{Call, Event, Header, Mode, OpId, Outcome, WorkerId, WorkerState, Workload};
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive_request};
 
 pub(crate) struct SimulationPlan {
     pub(crate) seed: u64,
@@ -76,7 +76,7 @@ pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder 
     let mut history = HistoryBuilder::with_header(header);
     let mut processes = Vec::new();
     for number in 1..=plan.workers {
-        history.worker(0, number, WorkerState::Started { lane: number - 1, pid: number });
+        history.add_worker_state(0, number, WorkerState::Started { lane: number - 1, pid: number });
         processes.push(SimulatedWorker { number, is_stopped: false, open_call: None, held: None });
     }
     let mut simulation = Simulation {
@@ -101,6 +101,7 @@ pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder 
 }
 
 impl Simulation {
+    /// A pseudo-random number below `n`.
     fn random_below(&mut self, n: u64) -> u64 {
         self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.rng;
@@ -109,6 +110,7 @@ impl Simulation {
         (z ^ (z >> 31)) % n
     }
 
+    /// Lets one random thing happen: a fault, a step of the server, or an action of a worker.
     fn step(&mut self, has_faults: bool) {
         // Three times of four, the last holder acts.
         let holder = self
@@ -140,7 +142,7 @@ impl Simulation {
                 process.held.as_mut().filter(|held| !held.is_lost && !process.is_stopped && held.deadline <= to)
             {
                 held.is_lost = true;
-                self.history.lost(held.deadline, held.op, held.deadline);
+                self.history.add_loss(held.deadline, held.op, held.deadline);
             }
         }
     }
@@ -153,16 +155,21 @@ impl Simulation {
         self.random_below(if lock { 16 } else { 2 }) == 0
     }
 
+    /// Kills the worker at this index, and starts another one on its lane.
     fn kill(&mut self, at: usize) {
         let old = self.workers[at].number;
         // A call in transit may still arrive, or not.
         if !self.is_executed_anyway(self.workers[at].open_call) {
             self.in_flight.retain(|flight| flight.op >> 32 != u64::from(old));
         }
-        self.history.worker(self.now, old, WorkerState::Killed);
+        self.history.add_worker_state(self.now, old, WorkerState::Killed);
         self.last_worker_id += 1;
         let lane = u32::try_from(at).expect("small");
-        self.history.worker(self.now, self.last_worker_id, WorkerState::Started { lane, pid: self.last_worker_id });
+        self.history.add_worker_state(
+            self.now,
+            self.last_worker_id,
+            WorkerState::Started { lane, pid: self.last_worker_id },
+        );
         self.workers[at] =
             SimulatedWorker { number: self.last_worker_id, is_stopped: false, open_call: None, held: None };
     }
@@ -172,10 +179,10 @@ impl Simulation {
         let number = self.workers[at].number;
         let state = if self.workers[at].is_stopped { WorkerState::Resumed } else { WorkerState::Stopped };
         self.workers[at].is_stopped = !self.workers[at].is_stopped;
-        self.history.worker(self.now, number, state);
+        self.history.add_worker_state(self.now, number, state);
         if let Some(held) = self.workers[at].held.as_mut().filter(|held| !held.is_lost && held.deadline <= self.now) {
             held.is_lost = true;
-            self.history.lost(self.now, held.op, held.deadline);
+            self.history.add_loss(self.now, held.op, held.deadline);
         }
     }
 
@@ -189,7 +196,7 @@ impl Simulation {
             return;
         }
         let Some(op) = self.workers[at].open_call.take() else { return };
-        self.history.end(self.now, op, crate::checker::history_builder::unknown());
+        self.history.end(self.now, op, crate::checker::history_builder::unknown_outcome());
         let arrives = self.is_executed_anyway(Some(op));
         let flight = self.in_flight.iter().position(|flight| flight.op == op);
         match flight.map(|at| &self.in_flight[at].call) {
@@ -294,7 +301,7 @@ impl Simulation {
                 if deadline > self.now {
                     process.held = Some(HeldLock { op, token: *token, deadline, is_lost: false, read_value: None });
                 } else {
-                    outcome = crate::checker::history_builder::unknown();
+                    outcome = crate::checker::history_builder::unknown_outcome();
                 }
             }
             (Call::Release { .. }, _) => process.held = None,
@@ -312,6 +319,7 @@ impl Simulation {
         self.history.end(self.now, op, outcome);
     }
 
+    /// Renews the lease of the worker at this index, on the server and for the worker at once.
     fn renew(&mut self, at: usize) {
         let now = self.now;
         let process = &mut self.workers[at];
@@ -322,6 +330,7 @@ impl Simulation {
         }
     }
 
+    /// Lets the worker at this index record that it holds its lock.
     fn check_held(&mut self, at: usize) {
         let process = &self.workers[at];
         let idle = !process.is_stopped && process.open_call.is_none();
@@ -336,7 +345,7 @@ impl Simulation {
 
     /// A request for the lock in a random mode of the workload.
     fn next_lock_request(&mut self) -> Call {
-        let mut call = exclusive("a");
+        let mut call = exclusive_request("a");
         let wanted = match self.workload {
             Workload::Rwlock => {
                 [Mode::Shared, Mode::Shared, Mode::Exclusive][usize::try_from(self.random_below(3)).expect("small")]

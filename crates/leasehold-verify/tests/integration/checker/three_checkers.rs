@@ -67,6 +67,7 @@ fn is_linearizable(ops: &[RegisterOp], register: Register) -> bool {
     })
 }
 
+/// The history of these operations on the register `r`.
 fn history(ops: &[RegisterOp]) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     for op in ops {
@@ -80,8 +81,8 @@ fn history(ops: &[RegisterOp]) -> HistoryBuilder {
             OpEffect::Written => Outcome::Accepted,
             OpEffect::Read(value) => Outcome::Value { value },
             OpEffect::Refused(seen) => Outcome::Refused { seen },
-            OpEffect::Unknown => crate::checker::history_builder::unknown(),
-            OpEffect::Failed => crate::checker::history_builder::failed(),
+            OpEffect::Unknown => crate::checker::history_builder::unknown_outcome(),
+            OpEffect::Failed => crate::checker::history_builder::failed_outcome(),
             OpEffect::Open => continue,
         };
         history.end(op.end, id, outcome);

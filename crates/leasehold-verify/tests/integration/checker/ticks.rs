@@ -3,7 +3,7 @@
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::Ticks;
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, failed};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, failed_outcome};
 
 /// Adds a run of a tick with this attempt number over this span; `None`: the run has no end. Its
 /// token is the time of its beginning.
@@ -32,10 +32,10 @@ fn each_tick_runs_once() {
 
 #[test]
 fn a_lost_run_is_run_again() {
-    for outcome in [None, Some(failed())] {
+    for outcome in [None, Some(failed_outcome())] {
         let mut history = HistoryBuilder::for_workload(Workload::Ticks);
         tick_run(&mut history, (10, 20), 1, (60, 1), outcome);
-        history.worker(21, 1, WorkerState::Killed);
+        history.add_worker_state(21, 1, WorkerState::Killed);
         tick_run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
         assert_eq!(history.assert_kept(Ticks).figure, "1 tick, 2 runs, 1 of them repeated");
     }
@@ -53,7 +53,7 @@ fn a_tick_done_twice_is_found() {
 fn a_failing_run_after_a_completed_one_is_found() {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
-    tick_run(&mut history, (30, 40), 2, (60, 2), Some(failed()));
+    tick_run(&mut history, (30, 40), 2, (60, 2), Some(failed_outcome()));
     history.assert_broken(Ticks, 1);
 }
 
@@ -61,7 +61,7 @@ fn a_failing_run_after_a_completed_one_is_found() {
 fn a_worker_killed_right_after_a_run_may_not_have_recorded_it() {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
-    history.worker(25, 1, WorkerState::Killed);
+    history.add_worker_state(25, 1, WorkerState::Killed);
     tick_run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
     history.assert_kept(Ticks);
 }
@@ -69,8 +69,8 @@ fn a_worker_killed_right_after_a_run_may_not_have_recorded_it() {
 #[test]
 fn a_repeated_attempt_number_is_found() {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
-    tick_run(&mut history, (10, 20), 1, (60, 1), Some(failed()));
-    tick_run(&mut history, (30, 40), 2, (60, 1), Some(failed()));
+    tick_run(&mut history, (10, 20), 1, (60, 1), Some(failed_outcome()));
+    tick_run(&mut history, (30, 40), 2, (60, 1), Some(failed_outcome()));
     history.assert_broken(Ticks, 1);
 }
 
@@ -86,8 +86,8 @@ fn two_concurrent_runs_are_found() {
 fn a_run_counts_until_its_worker_was_stopped() {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (10, 3_000), 1, (60, 1), Some(Outcome::Done));
-    history.worker(20, 1, WorkerState::Stopped);
-    history.worker(2_900, 1, WorkerState::Resumed);
+    history.add_worker_state(20, 1, WorkerState::Stopped);
+    history.add_worker_state(2_900, 1, WorkerState::Resumed);
     tick_run(&mut history, (1_100, 1_200), 2, (60, 2), Some(Outcome::Done));
     history.assert_kept(Ticks);
 }
@@ -103,7 +103,7 @@ fn a_worker_whose_connection_was_disturbed_may_not_have_recorded_its_run() {
         let mut history = HistoryBuilder::for_workload(Workload::Ticks);
         tick_run(&mut history, (5_000, 5_010), 1, (59, 1), Some(Outcome::Done));
         tick_run(&mut history, (10_010, 10_020), 1, (60, 1), Some(Outcome::Done));
-        history.fault(span, 1, kind, &[]);
+        history.add_fault(span, 1, kind, &[]);
         tick_run(&mut history, (13_020, 13_030), 2, (60, 2), Some(Outcome::Done));
         history
     };
@@ -136,12 +136,12 @@ fn tokens_and_ticks_of_successive_runs_rise() {
     // A run whose worker was stopped may begin late.
     for runs in [[(1, 5), (2, 9), (3, 6)], [(1, 5), (3, 6), (2, 9)]] {
         let mut history = three_runs(runs);
-        history.worker(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
+        history.add_worker_state(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
         history.assert_kept(Ticks);
     }
     // The same token is a violation even then.
     let mut history = three_runs([(1, 5), (2, 9), (3, 9)]);
-    history.worker(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
+    history.add_worker_state(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
     history.assert_broken(Ticks, 1);
 }
 
@@ -150,9 +150,9 @@ fn runs_with_gap(next: u64, end: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Ticks);
     tick_run(&mut history, (1_000, 1_010), 1, (60, 1), Some(Outcome::Done));
     tick_run(&mut history, (next, next + 10), 2, (61, 1), Some(Outcome::Done));
-    history.worker(end, 1, WorkerState::Ended);
-    history.worker(end, 2, WorkerState::Ended);
-    history.done(end + 20_000);
+    history.add_worker_state(end, 1, WorkerState::Ended);
+    history.add_worker_state(end, 2, WorkerState::Ended);
+    history.add_last_line(end + 20_000);
     history
 }
 
@@ -165,7 +165,7 @@ fn a_gap_between_runs_above_the_bound_is_found() {
     // A fault extends the bound by the same time.
     for (next, kept) in [(13_500, true), (13_501, false)] {
         let mut history = runs_with_gap(next, 14_000);
-        history.fault((6_500, 7_500), 1, FaultKind::Crash, &[]);
+        history.add_fault((6_500, 7_500), 1, FaultKind::Crash, &[]);
         if kept {
             history.assert_kept(Ticks);
         } else {
@@ -176,23 +176,23 @@ fn a_gap_between_runs_above_the_bound_is_found() {
     let first = |at: u64| {
         let mut history = HistoryBuilder::for_workload(Workload::Ticks);
         tick_run(&mut history, (at, at + 10), 1, (60, 1), Some(Outcome::Done));
-        history.worker(at + 20, 1, WorkerState::Ended);
+        history.add_worker_state(at + 20, 1, WorkerState::Ended);
         history
     };
     first(10_000).assert_kept(Ticks);
     first(10_001).assert_broken(Ticks, 1);
     // A worker that has ended does not count.
     let mut history = runs_with_gap(20_000, 21_000);
-    history.worker(5_000, 1, WorkerState::Ended);
-    history.worker(5_000, 2, WorkerState::Ended);
+    history.add_worker_state(5_000, 1, WorkerState::Ended);
+    history.add_worker_state(5_000, 2, WorkerState::Ended);
     history.assert_kept(Ticks);
     // No violation if no worker ran all the time, or a clock that was set back has to catch up.
     let mut history = runs_with_gap(20_000, 21_000);
     for worker in [1, 2] {
-        history.worker(6_000, worker, WorkerState::Stalled { from: 5_000 * NANOS_PER_MS });
+        history.add_worker_state(6_000, worker, WorkerState::Stalled { from: 5_000 * NANOS_PER_MS });
     }
     history.assert_kept(Ticks);
     let mut history = runs_with_gap(20_000, 21_000);
-    history.fault((1_500, 1_600), 1, FaultKind::Clock, &[]);
+    history.add_fault((1_500, 1_600), 1, FaultKind::Clock, &[]);
     history.assert_kept(Ticks);
 }

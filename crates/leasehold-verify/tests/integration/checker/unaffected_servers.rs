@@ -4,22 +4,22 @@
 use leasehold_verify::history::{Event, FaultKind, WorkerState, Workload};
 use leasehold_verify::verdict::Guarantee::{Load, Loss};
 
-use crate::checker::history_builder::{HistoryBuilder, exclusive, header};
+use crate::checker::history_builder::{HistoryBuilder, exclusive_request, header};
 
 /// A master hangs from 1 s to 3 s while `unaffected_locks` are on other masters. Worker 1 loses the
 /// lock `a` at 2.5 s.
 fn lost_during_hang(unaffected_locks: &[&str]) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
-    history.fault((1_000, 3_000), 1, FaultKind::Hang, &[]);
+    history.add_fault((1_000, 3_000), 1, FaultKind::Hang, &[]);
     for event in &mut history.events {
         if let Event::FaultBegin { spares, .. } = event {
             *spares = unaffected_locks.iter().map(|lock| (*lock).to_owned()).collect();
         }
     }
-    let hold = history.granted((1_400, 1_500), 1, exclusive("a"), 1);
-    history.held(1_600, hold);
-    history.lost(2_500, hold, 2_600);
-    history.done(9_000);
+    let hold = history.add_grant((1_400, 1_500), 1, exclusive_request("a"), 1);
+    history.add_held_check(1_600, hold);
+    history.add_loss(2_500, hold, 2_600);
+    history.add_last_line(9_000);
     history
 }
 
@@ -35,10 +35,10 @@ fn a_lock_on_a_healthy_server_is_not_lost() {
 #[test]
 fn a_lock_on_a_healthy_server_may_be_lost_by_a_stopped_worker_or_another_fault() {
     let mut history = lost_during_hang(&["a"]);
-    history.worker(1_700, 1, WorkerState::Stalled { from: 1_650 * 1_000_000 });
+    history.add_worker_state(1_700, 1, WorkerState::Stalled { from: 1_650 * 1_000_000 });
     history.assert_kept(Loss);
     let mut history = lost_during_hang(&["a"]);
-    history.fault((500, 800), 2, FaultKind::Cut, &[]);
+    history.add_fault((500, 800), 2, FaultKind::Cut, &[]);
     history.assert_kept(Loss);
 }
 
@@ -46,7 +46,7 @@ fn a_lock_on_a_healthy_server_may_be_lost_by_a_stopped_worker_or_another_fault()
 /// four clients (`None`: not counted).
 fn refused_writes(kind: FaultKind, connections: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::with_header(header(Workload::Mutex));
-    history.fault((1_000, 3_000), 1, kind, &[]);
+    history.add_fault((1_000, 3_000), 1, kind, &[]);
     for event in &mut history.events {
         if let Event::FaultEnd { connections: recorded, .. } = event {
             *recorded = connections;

@@ -174,6 +174,7 @@ impl Simulation {
         (failed_at + 300 * MS).min(to)
     }
 
+    /// Adds a write of the register under this hold; returns its call.
     fn add_write(&mut self, worker: u32, hold: OpId, token: u64, t: RunNanos, outcome: Outcome) -> OpId {
         let call = Call::Write { hold, register: "balance".to_owned(), token: Some(token), value: t };
         self.add_call(worker, t, Some((t + MS / 2, outcome)), call)
@@ -235,6 +236,7 @@ impl Simulation {
         free
     }
 
+    /// Adds a violation of exclusion from `from` to `to`, between this worker and the next one.
     fn add_exclusion_violation(&mut self, grant: usize, worker: u32, op: OpId, from: RunNanos, to: RunNanos) {
         let at = (0..self.lane_workers.len()).min_by_key(|at| self.lane_workers[*at].1).expect("a lane");
         let (other, lock) = (self.lane_workers[at].0, &self.scenario.locks[grant % self.scenario.locks.len()]);
@@ -259,6 +261,7 @@ impl Simulation {
         });
     }
 
+    /// Adds a fault and its recovery; the lock is granted again at `granted`.
     fn add_fault(
         &mut self,
         kind: FaultKind,
