@@ -33,7 +33,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
                 continue;
             };
             // A holder that ignores a release request loses the lock at its deadline, as intended.
-            if hold.evicted_at.is_none() && hold.release_requested_at.is_none() {
+            if hold.force_released_at.is_none() && hold.release_requested_at.is_none() {
                 check_unneeded_loss(timeline, hold, lost, &mut log);
             }
             if ran_until_loss(timeline, hold, lost, deadline) {
@@ -42,7 +42,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             // A shared holder conflicts only with exclusive ones.
             let others = if hold.mode == Mode::Exclusive { holds } else { &exclusive_holds };
             // The eviction check covers the notification of force-released holders.
-            let must_be_first = timeline.header.exclusion && hold.evicted_at.is_none();
+            let must_be_first = timeline.header.exclusion && hold.force_released_at.is_none();
             let overtaken =
                 must_be_first && check_notified_before_next_grant(timeline, hold, lost, deadline, others, &mut log);
             if !overtaken {

@@ -84,9 +84,9 @@ fn tick_run<'a>(
         .iter()
         .find(|&&(from, to)| to >= invocation.began_at && from <= end);
     let until = pause.map_or(end, |&(from, _)| end.min(from.max(invocation.began_at)));
-    let evicted = evicted_at(timeline, token, false);
-    let until = evicted.map_or(until, |evicted| until.min(evicted.max(invocation.began_at)));
-    let evicted_gracefully = self::evicted_at(timeline, token, true);
+    let force_release = force_release_began_at(timeline, token, false);
+    let until = force_release.map_or(until, |began_at| until.min(began_at.max(invocation.began_at)));
+    let release_request = force_release_began_at(timeline, token, true);
     let done = invocation.ended.and_then(|(end, outcome)| (*outcome == Outcome::Done).then_some(end));
     TickRun {
         invocation,
@@ -97,20 +97,20 @@ fn tick_run<'a>(
         is_at_most_once: false,
         ran_until: until,
         done_at: done,
-        was_interrupted: pause.is_some() || evicted.is_some() || evicted_gracefully.is_some(),
+        was_interrupted: pause.is_some() || force_release.is_some() || release_request.is_some(),
     }
 }
 
 /// When a force release of the run with this token began (or, with `is_graceful`, a release
 /// request), if that may have taken effect.
-fn evicted_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
-    let evicts = |invocation: &&Invocation<'_>| {
+fn force_release_began_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
+    let hits_run = |invocation: &&Invocation<'_>| {
         let had_no_effect =
             matches!(invocation.ended, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
         matches!(invocation.call, Call::Evict { token: other, graceful, .. } if *other == token && *graceful == is_graceful)
             && !had_no_effect
     };
-    timeline.calls.iter().find(evicts).map(|invocation| invocation.began_at)
+    timeline.calls.iter().find(hits_run).map(|invocation| invocation.began_at)
 }
 
 /// Reports each run of a job that began while another one certainly ran.

@@ -53,7 +53,7 @@ pub(crate) struct Hold<'a> {
     /// When the release with the outcome `Released` ended.
     pub(crate) released_by: Option<RunNanos>,
     /// When its force release began; `None`: never, or that certainly had no effect.
-    pub(crate) evicted_at: Option<RunNanos>,
+    pub(crate) force_released_at: Option<RunNanos>,
     /// When its holder was notified that it is asked to release.
     pub(crate) release_requested_at: Option<RunNanos>,
     /// The end of the time in which it was certainly held; equal to `granted_at` if nothing
@@ -357,7 +357,7 @@ impl<'a> Timeline<'a> {
                 release_began_at: None,
                 confirmed_release_at: None,
                 released_by: None,
-                evicted_at: None,
+                force_released_at: None,
                 release_requested_at: None,
                 certainly_held_until: granted,
                 relied_on_until: granted,
@@ -382,7 +382,7 @@ impl<'a> Timeline<'a> {
             }
             hold.release_began_at = Some(hold.release_began_at.unwrap_or(invocation.began_at));
         }
-        self.read_evictions();
+        self.read_force_releases();
         for hold in &mut self.holds {
             hold.held_checks.sort_unstable();
             hold.deadline = hold.held_checks.iter().map(|&(_, deadline)| deadline).fold(hold.deadline, RunNanos::max);
@@ -397,9 +397,9 @@ impl<'a> Timeline<'a> {
                 ends.into_iter().flatten().fold(hold.deadline, RunNanos::min).max(hold.certainly_held_until);
             // A force release is the documented exception from exclusion: others may acquire the
             // lock once it begins, and the fence token makes the resource refuse this holder.
-            if let Some(evicted) = hold.evicted_at {
-                hold.certainly_held_until = hold.certainly_held_until.min(evicted).max(hold.granted_at);
-                hold.relied_on_until = hold.relied_on_until.min(evicted).max(hold.granted_at);
+            if let Some(began_at) = hold.force_released_at {
+                hold.certainly_held_until = hold.certainly_held_until.min(began_at).max(hold.granted_at);
+                hold.relied_on_until = hold.relied_on_until.min(began_at).max(hold.granted_at);
             }
         }
     }
@@ -427,7 +427,7 @@ impl<'a> Timeline<'a> {
     }
 
     /// Records in each hold when a force release of it began, if that may have taken effect.
-    fn read_evictions(&mut self) {
+    fn read_force_releases(&mut self) {
         for invocation in &self.calls {
             let Call::Evict { hold: Some(hold), token, graceful: false, .. } = invocation.call else { continue };
             if let Some((_, Outcome::Evicted { gone: true, .. } | Outcome::Failed { .. })) = invocation.ended {
@@ -440,7 +440,8 @@ impl<'a> Timeline<'a> {
                     && invocation.ended.is_none_or(|(end, _)| hold.granted_at <= end.saturating_add(GRANT_GRACE))
             };
             if let Some(hold) = hold.filter(|hold| hold.token == *token || waited(hold)) {
-                hold.evicted_at = Some(hold.evicted_at.unwrap_or(invocation.began_at).min(invocation.began_at));
+                hold.force_released_at =
+                    Some(hold.force_released_at.unwrap_or(invocation.began_at).min(invocation.began_at));
             }
         }
     }

@@ -121,9 +121,9 @@ impl LockBackend {
             };
         }
         match locks.force_release(lock, target.claim).await {
-            Ok(evicted) => {
-                let token: Option<Token> = evicted.fence_token;
-                Outcome::Evicted { token: token.map(|token| token.0), gone: evicted.contender.is_none() }
+            Ok(released) => {
+                let token: Option<Token> = released.fence_token;
+                Outcome::Evicted { token: token.map(|token| token.0), gone: released.contender.is_none() }
             }
             Err(error) => outcome_of_error(&error),
         }

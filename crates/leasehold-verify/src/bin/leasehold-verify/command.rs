@@ -151,7 +151,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_enum, default_value_t = Switch::On)]
     guard: Switch,
     /// Whether an exceeded time bound fails the run or is only reported: recovery, a deadline plus
-    /// one second, the notification of a loss or an eviction, the progress of ticks
+    /// one second, the notification of a loss or a force release, the progress of ticks
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LateMode::Fail)]
     late: LateMode,
     /// The folder for the history and the report [default: the current one; with --check, the
