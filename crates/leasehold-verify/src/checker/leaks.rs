@@ -13,7 +13,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     for (t, lock, what) in &timeline.leftovers {
         let title = format!("{lock:?} was left behind");
         let words = format!(
-            "At {}, some TTLs after all workers had ended, {lock:?} was still held or awaited: {what}. {}",
+            "At {}, some TTLs after all workers had ended, {lock:?} was left: {what}. {}",
             format_time(*t),
             describe_fault_at(timeline, *t)
         );
