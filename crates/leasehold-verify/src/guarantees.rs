@@ -188,7 +188,7 @@ pub fn assess_history(header: &Header, guarantee: Guarantee) -> Assessment {
         return GUARANTEED;
     }
     let (engine, options) = scheme_and_options(&header.url);
-    // `redis+sentinel` counts as redis.
+    // A header's engine such as `redis+sentinel` counts as `redis`.
     let named = header.engine.split('+').next().filter(|name| !name.is_empty()).unwrap_or(engine);
     let has = |name: &str| options.split('&').any(|option| option.split('=').next() == Some(name));
     let (strict, replicas) = (has("strict"), has("replicas") && !options.contains("replicas=0"));

@@ -368,7 +368,7 @@ pub enum Event {
     Run(Box<Header>),
     /// A call begins.
     Begin {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The worker that makes the call.
         worker: WorkerId,
@@ -382,7 +382,7 @@ pub enum Event {
     },
     /// A call ends.
     End {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The call's number.
         op: OpId,
@@ -398,7 +398,7 @@ pub enum Event {
     },
     /// The holder checked its lock, and it is certainly held at this time.
     Held {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The number of the call that acquired the lock.
         op: OpId,
@@ -408,21 +408,21 @@ pub enum Event {
     /// The holder checked its lock, and it is no longer held. The engine's own notification of the
     /// loss is the event `Lost`.
     Unheld {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The number of the call that acquired the lock.
         op: OpId,
     },
     /// A holder is notified that it is asked to release its lock.
     Requested {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The number of the call that acquired the lock.
         op: OpId,
     },
     /// A holder is notified that its lock is lost: its wait for `lost()` ended.
     Lost {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The number of the call that acquired the lock.
         op: OpId,
@@ -433,7 +433,7 @@ pub enum Event {
     },
     /// A worker's state changes.
     Worker {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The worker.
         worker: WorkerId,
@@ -444,7 +444,7 @@ pub enum Event {
     /// A fault begins. Its effects may last beyond its end. The line is written before the fault is
     /// injected, and again once the target is known. Lines with the same number are one fault.
     FaultBegin {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The fault's number, from 1.
         fault: u32,
@@ -465,7 +465,7 @@ pub enum Event {
     },
     /// A fault ends: killed processes run again, partitioned ones are reachable, …
     FaultEnd {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The fault's number.
         fault: u32,
@@ -478,7 +478,7 @@ pub enum Event {
     },
     /// A leak: a lock is still held or awaited some TTLs after all workers ended.
     Leftover {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The lock's name, or another place where the leak was found.
         lock: String,
@@ -487,14 +487,14 @@ pub enum Event {
     },
     /// After all workers ended, no checked lock was held or awaited.
     Clean {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// How many locks were checked.
         locks: u64,
     },
     /// The last line of a run that completed.
     Done {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
     },
 }

@@ -145,7 +145,7 @@ fn report_duplicate(
 
 /// Checks that the counter's highest value is the number of its accepted increments.
 fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: &mut ViolationLog) {
-    // A value that was written twice is a violation already.
+    // If a value was written twice, that has been reported, and explains a total that is too low.
     let short = counter.highest_value < counter.accepted_count && !counter.has_duplicate;
     let long = counter.highest_value > counter.accepted_count && !counter.has_unknown_writes;
     if !short && !long {

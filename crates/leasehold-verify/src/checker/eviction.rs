@@ -3,9 +3,9 @@
 //! force-released holder and no other.
 //!
 //! Once a force release has begun, other holders may acquire the lock: that is the documented
-//! exception from exclusion. A release request (a graceful force_release) has no such exception: the
-//! next grant must wait until the holder released or its deadline passed, which the exclusion check
-//! tests. Here only the notification of the holder is checked, with the same time bound.
+//! exception from exclusion. A release request (a graceful force_release) has no such exception:
+//! the next grant must wait until the holder released or its deadline passed, which the exclusion
+//! check tests. Here only the notification of the holder is checked, with the same time bound.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_count, format_duration, format_time, format_worker};

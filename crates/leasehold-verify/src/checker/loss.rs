@@ -241,7 +241,7 @@ fn check_notified_before_next_grant(
 ) -> bool {
     let from = others.partition_point(|other| other.granted_at <= hold.granted_at);
     let after = others.iter().skip(from).take_while(|other| other.granted_at.saturating_add(WAKE_UP_GRACE) < lost);
-    // A grant that was recorded late may have come before.
+    // Whether the other grant certainly came after this hold's: a grant may be recorded late.
     let later = |other: &Hold<'_>| {
         let by_token = timeline.header.fencing && other.token > hold.token;
         by_token || other.requested_at >= hold.granted_at || other.certainly_held_until > other.granted_at

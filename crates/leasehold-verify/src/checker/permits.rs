@@ -51,7 +51,7 @@ fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationL
         let sum = permits_in_use(&out);
         most = most.max(sum);
         if sum > limit && sum > before {
-            // A few examples suffice.
+            // The report names at most seven of the other holds.
             let others = out.values().map(|(hold, _)| *hold).filter(|other| other.op != hold.op).take(7);
             let with: Vec<&Hold<'_>> = others.chain([hold]).collect();
             report_excess(timeline, hold, &with, (sum, limit, out.len() - 1), log);

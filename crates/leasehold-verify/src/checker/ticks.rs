@@ -116,7 +116,7 @@ fn force_release_began_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool
 /// Reports each run of a job that began while another one certainly ran.
 fn check_no_overlap(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
     let mut longest: Option<&TickRun<'_>> = None;
-    // The calls are in the order of their beginnings.
+    // The runs are in the order of their beginnings.
     for run in runs {
         if let Some(other) =
             longest.filter(|other| other.ran_until > run.invocation.began_at && run.ran_until > run.invocation.began_at)
@@ -136,7 +136,7 @@ fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Violatio
     let (mut token, mut tick): (Option<&TickRun<'_>>, Option<&TickRun<'_>>) = (None, None);
     for run in runs {
         let late = |first: &TickRun<'_>| {
-            // Its lock may have been granted before the other run's.
+            // A run may begin some time after its lock was granted, so its token may be older.
             let since = first.invocation.began_at.saturating_sub(timeline.header.ttl);
             let ran = timeline.lifetime(run.invocation.worker_id).ran_throughout(since, run.invocation.began_at);
             !ran || timeline.is_engine_disturbed(first.invocation.began_at, run.invocation.began_at)
@@ -200,7 +200,7 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
 /// Checks the runs of one tick: none after a completed one, and no attempt number twice.
 fn check_tick(timeline: &Timeline<'_>, runs: &[&TickRun<'_>], log: &mut ViolationLog) {
     let mut attempts: BTreeMap<u32, &TickRun<'_>> = BTreeMap::new();
-    // The first run that was certainly done and not lost.
+    // Of the runs that were certainly not lost, the one that was done first.
     let mut first: Option<&TickRun<'_>> = None;
     for &run in runs {
         let earlier = attempts.values().next().copied().filter(|_| run.is_at_most_once);

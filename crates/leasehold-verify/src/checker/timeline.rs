@@ -372,7 +372,7 @@ impl<'a> Timeline<'a> {
             let Some(hold) = self.hold_index.get(hold).and_then(|&at| self.holds.get_mut(at)) else { continue };
             first_release_at.entry(hold.op).or_insert(invocation.began_at);
             match invocation.ended {
-                // The release had no effect: the lock is held as before.
+                // A failed release had no effect: the lock is held as before.
                 Some((_, Outcome::Failed { .. })) => continue,
                 Some((end, Outcome::Released)) if hold.confirmed_release_at.is_none() => {
                     hold.confirmed_release_at = Some(invocation.began_at);

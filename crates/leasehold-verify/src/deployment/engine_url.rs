@@ -48,7 +48,7 @@ impl EngineUrl {
             }
         } else {
             reader.pending_text.push_str("//");
-            // Without slashes all of it is a path.
+            // Without slashes, what follows the scheme is a path, and the host is the default one.
             reader.parse_authority(if slashes.is_empty() && !main.starts_with('/') { "" } else { main })?;
         }
         reader.pending_text.push_str(query);

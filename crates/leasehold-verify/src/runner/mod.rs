@@ -241,7 +241,7 @@ impl Conductor {
             return Err(RunError::worker(error));
         }
         self.deployment.check_no_foreign_failover().await?;
-        // This client holds no locks.
+        // The client that inspected holds no locks, so an error has no consequences.
         let _ = own.close().await;
         self.record_leftover_sessions(&run_state).await?;
         run_state.record(Event::Done { t: run_state.now() });
@@ -399,7 +399,7 @@ async fn refuse_foreign_clients(inspector: &Locks, locks: &[String], timeout: Du
         let view = loop {
             match inspector.inspect(lock).await {
                 Ok(view) => break view,
-                // The machine may be busy.
+                // The machine may be busy: try again.
                 Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {}
                 Err(error) => return Err(run_error_of(error)),
             }

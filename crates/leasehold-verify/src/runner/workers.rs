@@ -131,7 +131,7 @@ impl Workers {
     /// not exit within `bound` is killed.
     pub(super) async fn shut_down(mut self, bound: Duration) -> Vec<String> {
         for process in &self.processes {
-            // The worker may have ended.
+            // The send fails if the process has already ended.
             let _ = process.commands.send(WorkerCommand::Shutdown);
         }
         let mut errors = Vec::new();
@@ -258,7 +258,7 @@ async fn pump_events(
                     acknowledge(done, resumed);
                 }
                 Some(WorkerCommand::Shutdown) => {
-                    // The worker may have ended.
+                    // The send fails if the process has already ended.
                     let _ = actor.send(&serde_json::Value::Null).await;
                 }
                 None => open = false,
@@ -301,7 +301,7 @@ fn thread_states(pid: u32) -> String {
 /// the process has ended.
 fn acknowledge(done: oneshot::Sender<()>, is_done: bool) {
     if is_done {
-        // The receiver may be gone.
+        // The caller may have stopped waiting.
         let _ = done.send(());
     }
 }

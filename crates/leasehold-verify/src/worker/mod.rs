@@ -31,10 +31,10 @@ pub const WORKER_ARGUMENT: &str = "--leasehold-verify-worker";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockImplementation {
-    /// With leasehold.
+    /// Locks are acquired with leasehold.
     #[default]
     Leasehold,
-    /// `SET NX PX` and a counter, on the current Redis master.
+    /// Locks are `SET NX PX` keys, and tokens come from a counter, on the current Redis master.
     PlainSet,
     /// Like `PlainSet`, and the holder decides by the wall clock whether it still holds the lock.
     WallClock,
@@ -152,7 +152,7 @@ pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
 /// Records which locks are still held or awaited, for an engine that other processes cannot
 /// inspect.
 async fn record_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
-    // Releases in the background must complete first.
+    // Releases that continue in the background must complete before the inspection.
     let _ = locks.flush().await;
     let mut left = 0;
     for name in names {

@@ -63,7 +63,7 @@ fn violations_in_a_history_are_found_and_reported() {
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let history = folder.path().join("verify-memory-mutex-1.jsonl");
     let lines = std::fs::read_to_string(&history).expect("a history");
-    // Gives every grant the same token.
+    // Forge the history: every grant gets the same token.
     let forged: Vec<String> = lines
         .lines()
         .map(|line| {

@@ -105,7 +105,7 @@ fn values_after_phase(
         return Some(next);
     }
     for holder in holders {
-        // A holder's own token is never refused.
+        // The register never refuses the token that it keeps to the holder that presented it.
         if phase_ops.refused.iter().any(|op| op.token == token && op.holder == holder) {
             continue;
         }

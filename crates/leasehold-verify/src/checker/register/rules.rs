@@ -144,7 +144,8 @@ fn check_read(
         log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
         return;
     }
-    // A newer operation that began later is reported as stale.
+    // A write that began after the read ended is itself stale, because its token is lower. Another
+    // rule reports it.
     let newer = |newest: &&RegisterOp<'_>| {
         newest.began_at <= op.ended_at && source.is_none_or(|source| source.token < newest.token)
     };

@@ -32,7 +32,7 @@ impl ReadOnlyCause {
     /// Makes the server refuse writes.
     pub(super) async fn apply(self, addr: SocketAddr) -> Result<(), RunError> {
         match self {
-            // Nothing listens on port 1.
+            // Nothing listens on port 1, so the replica finds no master.
             Self::Replica => command_with_retry(addr, &["REPLICAOF", "127.0.0.1", "1"]).await.map(drop),
             Self::TooFewReplicas => {
                 command_with_retry(addr, &["CONFIG", "SET", "min-replicas-to-write", "9"]).await.map(drop)

@@ -61,7 +61,7 @@ fn span_data(span: &Span) -> Value {
         span.held_until,
         span.done_at,
         span.deadline,
-        // A script's numbers have only 53 bits.
+        // As text, because a number in JavaScript is exact only up to 53 bits.
         span.token.map(|token| token.to_string()),
         shared,
         span.outcome.code(),

@@ -16,7 +16,7 @@ pub(super) fn finish(mut reader: ModelBuilder) -> TimelineModel {
     }
     let rows = assign_rows(&mut model);
     for mark in &mut model.marks {
-        // The builder stored the hold's index here.
+        // So far `row` was the index of the hold's span; now it becomes that span's row.
         mark.row = rows.get(mark.row).copied().unwrap_or(0);
     }
     model.spans.sort_by_key(|span| (span.lane, span.row, span.requested_at, span.op));

@@ -51,11 +51,11 @@ fn others_serve_while_a_server_is_down() {
 #[test]
 fn no_grants_until_the_server_is_back_are_found() {
     served_during_fault(Some(500), SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_broken(Recovery, 1);
-    // The fault ended before others had to serve.
+    // No violation if the fault ended before the other servers had to grant a lock.
     served_during_fault(Some(500), SERVING_BOUND, SERVING_BOUND).assert_kept(Recovery);
-    // They could not serve before.
+    // No violation if the other servers could serve only from 3 s after the fault's beginning on.
     served_during_fault(Some(3_000), SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_kept(Recovery);
-    // There are no others.
+    // No violation if there are no other servers.
     served_during_fault(None, SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_kept(Recovery);
 }
 
@@ -99,7 +99,7 @@ fn starved_workers(history: &HistoryBuilder) -> Vec<WorkerId> {
 fn a_waiter_that_is_never_served_while_others_are_is_found() {
     assert_eq!(starved_workers(&waiter_beside_busy_worker(true, None)), [2]);
     assert_eq!(starved_workers(&waiter_beside_busy_worker(true, Some(5_000))), Vec::<WorkerId>::new());
-    // Without a queue no waiter is guaranteed a turn.
+    // No violation on an engine that does not serve waiters in the order of a queue.
     assert_eq!(starved_workers(&waiter_beside_busy_worker(false, None)), Vec::<WorkerId>::new());
 }
 

@@ -79,7 +79,7 @@ fn overtaken_until_timeout(granted: u64) -> HistoryBuilder {
 #[test]
 fn a_waiter_overtaken_until_its_timeout_is_found() {
     overtaken_until_timeout(499).assert_broken(Order, 1);
-    // From then on it has left the queue.
+    // After its timeout, worker 1 has left the queue and cannot be overtaken.
     assert_eq!(overtaken_until_timeout(501).assert_kept(Order).figure, "0 overtaken of 1");
     let mut history = overtaken_until_timeout(499);
     history.add_fault((0, 1), 1, FaultKind::Cut, &[]);
@@ -136,7 +136,7 @@ fn a_stopped_worker_cannot_be_notified() {
     let mut history = lost_and_granted(3_000, 1_010);
     history.add_worker_state(2_000, 1, WorkerState::Stalled { from: 1_900 * NANOS_PER_MS });
     history.assert_kept(Loss);
-    // A stop that ended before excuses nothing.
+    // A stop that ended before the deadline is no excuse.
     let mut history = lost_and_granted(3_000, 1_010);
     history.add_worker_state(500, 1, WorkerState::Stopped);
     history.add_worker_state(600, 1, WorkerState::Resumed);
@@ -184,7 +184,7 @@ fn recovery_within_the_bound() {
     assert!(recovered.asked);
     assert_eq!((recovered.counted_from, recovered.granted), (100 * NANOS_PER_MS, Some(1_140 * NANOS_PER_MS)));
     assert_eq!(recovered.bound, 2_200 * NANOS_PER_MS);
-    // From the end of the server's fault: 2 TTL and 3 s.
+    // After a server fault, the bound counts from its end: two TTLs and three seconds.
     fault_then_grant(FaultKind::Crash, 3_000, &[], Some(8_000)).assert_kept(Recovery);
     fault_then_grant(FaultKind::Stop, 4_000, &[1], Some(2_300)).assert_kept(Recovery);
 }
@@ -263,7 +263,7 @@ fn repeated_failing_requests_show_that_nothing_recovered() {
     failing_requests_after_crash(2_000, 20, &Outcome::TimedOut).assert_broken(Recovery, 1);
     failing_requests_after_crash(1, 100, &failed_outcome()).assert_broken(Recovery, 1);
     failing_requests_after_crash(50, 100, &unknown_outcome()).assert_broken(Recovery, 1);
-    // There were hardly any requests.
+    // With hardly any requests, the recovery is not tested.
     failing_requests_after_crash(1, 3_000, &failed_outcome()).assert_untested(Recovery);
 }
 
@@ -279,17 +279,17 @@ fn other_faults_extend_the_recovery_bound() {
 
 #[test]
 fn recovery_is_only_checked_where_a_worker_waited() {
-    // The worker that was hit held nothing.
+    // Untested: the worker that was hit held no lock.
     fault_then_grant(FaultKind::Kill, 120, &[3], Some(9_000)).assert_untested(Recovery);
-    // The waiter did not run.
+    // Untested: the waiter was killed.
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], None);
     history.add_worker_state(200, 2, WorkerState::Killed);
     history.assert_untested(Recovery);
-    // The history ends before the bound.
+    // Untested: the history ends before the bound is exceeded.
     let mut history = fault_then_grant(FaultKind::Kill, 120, &[1], None);
     history.events.pop();
     history.assert_untested(Recovery);
-    // There was no request.
+    // Untested: no worker requested the lock.
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let first = history.acquire((0, 10), 1, 1);
     history.add_held_check(90, first);
@@ -404,7 +404,7 @@ fn a_loss_that_is_notified_late_is_found_although_no_other_holder_was_granted() 
     notified(600, 1_400).assert_kept(Loss);
     let verdict = notified(601, 1_400).assert_broken(Loss, 1);
     assert_eq!(verdict.violations[0].title, "the loss of \"a\" was notified 101 ms late");
-    // Its deadline was before that check.
+    // The time counts from the deadline if that is before the check.
     notified(550, 449).assert_broken(Loss, 1);
     notified(550, 450).assert_kept(Loss);
 }

@@ -50,7 +50,7 @@ fn hold_and_grant_at(t: u64) -> (HistoryBuilder, OpId) {
 fn a_lock_counts_as_held_until_the_deadline_its_holder_relies_on() {
     hold_and_grant_at(1_010).0.assert_kept(Exclusion);
     hold_and_grant_at(1_009).0.assert_broken(Exclusion, 1);
-    // A stopped holder may go on within its lease, and rely on it.
+    // A stopped holder may be resumed within its lease, and then rely on its lock.
     let (mut history, _) = hold_and_grant_at(1_009);
     history.add_worker_state(20, 1, WorkerState::Stopped);
     history.add_worker_state(2_000, 1, WorkerState::Resumed);
@@ -346,7 +346,7 @@ fn a_waiter_has_a_higher_token_than_the_holder_granted_before_it() {
     hand_off((9, 5), true).assert_broken(Tokens, 1);
     // Its lease was over when it learned of the grant: it may have come first.
     hand_off((9, 5), false).assert_kept(Tokens);
-    // Readers hold together, in any order; a writer does not.
+    // Tokens of two readers may have either order, because both hold at once. A writer's may not.
     for (mode, wrong) in [(shared_request("a"), false), (exclusive_request("a"), true)] {
         let mut history = HistoryBuilder::for_workload(Workload::Rwlock);
         let second = history.begin(1, 2, mode);
@@ -370,7 +370,7 @@ fn an_owner_that_lost_the_lock_to_another_holder_gets_a_new_token() {
         history.add_loss(1010, first, 1010);
         history.release_with((1020, 1030), first, Outcome::WasLost { reason: "expired".to_owned() });
         if between {
-            // It had waited since before.
+            // The other owner had waited for the lock since before the loss.
             let other = history.add_grant((5, 1100), 2, exclusive_request_of("a", "y"), 6);
             history.add_held_check(1110, other);
             history.release((1120, 1130), other);
@@ -378,9 +378,9 @@ fn an_owner_that_lost_the_lock_to_another_holder_gets_a_new_token() {
         history.add_grant((1200, 1210), 1, exclusive_request_of("a", "x"), 5);
         history
     };
-    // The server's lease may not have expired.
+    // Without another holder in between, the server's lease may not have expired: a re-entry.
     granted_again(false).assert_kept(Tokens);
-    // Twice, and after a higher one.
+    // Two violations: the token was granted twice, and came after a higher one.
     let verdict = granted_again(true).assert_broken(Tokens, 2);
     assert!(verdict.violations.iter().any(|violation| violation.title.contains("granted twice")));
 }
@@ -398,7 +398,7 @@ fn an_owner_whose_lock_was_lost_long_ago_gets_a_new_token() {
     // A TTL and a fifth, and a second: by then the servers' record has expired, too.
     granted_again(3_210).assert_kept(Tokens);
     granted_again(3_211).assert_broken(Tokens, 1);
-    // A server that was down may keep it for longer.
+    // A server that was down may keep the lease's record for longer.
     let mut history = granted_again(3_211);
     history.add_fault((500, 1_500), 1, FaultKind::Crash, &[]);
     history.assert_kept(Tokens);
@@ -430,7 +430,7 @@ fn permits_are_in_use_until_the_last_hold_of_their_owner_ends() {
         history.add_held_check(90, other);
         history.assert_broken(Permits, 1);
     }
-    // The larger one has ended.
+    // After the hold with two permits has ended, only the one with one permit counts.
     let mut history = HistoryBuilder::for_workload(Workload::Semaphore);
     let outer = history.add_grant((0, 10), 1, of(Some("x"), 2), 1);
     let inner = history.add_grant((20, 30), 1, of(Some("x"), 1), 1);

@@ -192,7 +192,7 @@ fn a_correct_counter_is_kept() {
 
 #[test]
 fn a_lost_increment_is_found() {
-    // The register lost the first one; fencing is broken, too.
+    // The register lost the first increment, which breaks fencing, too.
     let verdict = counter_history(ACCEPTED, 0, 1).assert_broken(Counter, 1);
     assert!(verdict.violations.iter().any(|one| one.title.contains("lost an increment")), "{verdict:#?}");
 }

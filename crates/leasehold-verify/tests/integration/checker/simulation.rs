@@ -158,7 +158,7 @@ impl Simulation {
     /// Kills the worker at this index, and starts another one on its lane.
     fn kill(&mut self, at: usize) {
         let old = self.workers[at].number;
-        // A call in transit may still arrive, or not.
+        // The server may or may not execute a call that the killed worker had sent.
         if !self.is_executed_anyway(self.workers[at].open_call) {
             self.in_flight.retain(|flight| flight.op >> 32 != u64::from(old));
         }

@@ -98,7 +98,7 @@ fn arbitrary_ops(max_count: usize, value_count: u64) -> impl Strategy<Value = Ve
         let mut register = Register::default();
         let mut ops = Vec::new();
         for (at, (begin, len, hold, token, value, writes, fate, lie)) in all.into_iter().enumerate() {
-            // Mostly each hold has its own token, in the order of time.
+            // With `by_token`, each hold has its own token; otherwise tokens are random.
             let token = if by_token { hold } else { token };
             let value = if value_count > 50 { at as u64 } else { value };
             let write = writes.then_some(value);

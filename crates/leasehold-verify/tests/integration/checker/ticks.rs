@@ -133,13 +133,13 @@ fn tokens_and_ticks_of_successive_runs_rise() {
     three_runs([(1, 5), (2, 5), (3, 9)]).assert_broken(Ticks, 1);
     three_runs([(1, 5), (2, 9), (3, 6)]).assert_broken(Ticks, 1);
     three_runs([(1, 5), (3, 6), (2, 9)]).assert_broken(Ticks, 1);
-    // A run whose worker was stopped may begin late.
+    // No violation if the worker of the late run did not run for a while.
     for runs in [[(1, 5), (2, 9), (3, 6)], [(1, 5), (3, 6), (2, 9)]] {
         let mut history = three_runs(runs);
         history.add_worker_state(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
         history.assert_kept(Ticks);
     }
-    // The same token is a violation even then.
+    // The same token twice is a violation even if the worker did not run for a while.
     let mut history = three_runs([(1, 5), (2, 9), (3, 9)]);
     history.add_worker_state(1_990, 1, WorkerState::Stalled { from: 500 * NANOS_PER_MS });
     history.assert_broken(Ticks, 1);
@@ -162,7 +162,7 @@ fn a_gap_between_runs_above_the_bound_is_found() {
     runs_with_gap(7_000, 13_000).assert_kept(Ticks);
     runs_with_gap(7_001, 8_000).assert_broken(Ticks, 1);
     runs_with_gap(2_000, 8_001).assert_broken(Ticks, 1);
-    // A fault extends the bound by the same time.
+    // With a fault, the bound counts from the fault's end.
     for (next, kept) in [(13_500, true), (13_501, false)] {
         let mut history = runs_with_gap(next, 14_000);
         history.add_fault((6_500, 7_500), 1, FaultKind::Crash, &[]);
@@ -172,7 +172,7 @@ fn a_gap_between_runs_above_the_bound_is_found() {
             history.assert_broken(Ticks, 1);
         }
     }
-    // The very first tick may take two TTLs and two seconds longer.
+    // The very first tick may come two TTLs and two seconds later than other ticks.
     let first = |at: u64| {
         let mut history = HistoryBuilder::for_workload(Workload::Ticks);
         tick_run(&mut history, (at, at + 10), 1, (60, 1), Some(Outcome::Done));
@@ -181,7 +181,7 @@ fn a_gap_between_runs_above_the_bound_is_found() {
     };
     first(10_000).assert_kept(Ticks);
     first(10_001).assert_broken(Ticks, 1);
-    // A worker that has ended does not count.
+    // No violation if all workers had ended.
     let mut history = runs_with_gap(20_000, 21_000);
     history.add_worker_state(5_000, 1, WorkerState::Ended);
     history.add_worker_state(5_000, 2, WorkerState::Ended);

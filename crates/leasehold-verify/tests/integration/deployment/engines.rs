@@ -11,7 +11,7 @@ use crate::deployment::fixture::{TEST_TIMEOUT, faults_except, start, survives_fa
 /// Injects these faults, one after the other, into one deployment whose servers' version begins
 /// with `version`. Returns each fault's target and result, in words.
 async fn survives_all_faults(local: LocalEngine, faults: &[FaultKind], version: &str) -> Vec<String> {
-    // These tests need no leases that outlive a fault.
+    // The default TTL: here no lease needs to outlive a fault.
     let ttl = local.default_ttl();
     let setup =
         DeploymentOptions { faults: faults.to_vec(), has_safeguards: true, ttl, isolates_workers: false, option: None };
@@ -118,7 +118,7 @@ async fn an_unrequested_failover_is_detected() {
         deployment.save_baseline().await.expect("a master");
         deployment.check_no_foreign_failover().await.expect("no fail-over yet");
         eventually(TEST_TIMEOUT, || async {
-            // The Sentinels refuse for some seconds after the last one.
+            // For some seconds after a fail-over, Sentinels refuse another one: try again.
             let _ = RespClient::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
             match deployment.check_no_foreign_failover().await {
                 Err(trouble) if trouble.to_string().contains("without a fault") => Ok(()),

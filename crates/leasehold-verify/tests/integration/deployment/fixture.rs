@@ -56,7 +56,7 @@ pub(crate) async fn wait_for_grant(locks: &Locks, when: &str) {
 async fn acquire_repeatedly(locks: &Locks) {
     loop {
         if let Ok(guard) = locks.mutex("a").timeout(Duration::from_millis(200)).lock().await {
-            // The lock may be lost by now.
+            // The release may fail during the fault.
             let _ = guard.release().await;
         }
         tokio::task::yield_now().await;

@@ -60,7 +60,7 @@ async fn network_faults_are_refused_where_no_proxy_is_possible() {
         ("postgres://u:hunter2@h1/d?ca=/c", "TLS"),
         ("memory:", "one process"),
         ("file:///tmp/x", "folder"),
-        // Nothing listens on port 1.
+        // Nothing listens on port 1, and the other host does not exist.
         ("redis://u:hunter2@127.0.0.1:1", "127.0.0.1:1 cannot be reached"),
         ("redis://u:hunter2@no.such.host.invalid", "no.such.host.invalid:6379 cannot be reached"),
     ] {

@@ -19,7 +19,7 @@ fn options(faults: &[FaultKind]) -> DeploymentOptions {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_protected_redis_survives_network_faults() {
     let server = Redis::new().password("hunter2").start().await.expect("a server");
-    // A name, which may have more than one address.
+    // The URL has a host name, which may have more than one address.
     let url = format!("redis://:hunter2@localhost:{}/1?prefix=mine:", server.port());
     let mut deployment = Deployment::remote(&url, &options(&NETWORK_FAULTS)).await.expect("a deployment");
     assert_eq!((deployment.direct_url(), deployment.engine()), (url.as_str(), "redis"));

@@ -147,7 +147,7 @@ fn a_negative_control_must_be_detected() {
     let found = checked_page("control", &events, &verdict);
     assert!(found.contains("</svg>Detected</h1>") && found.contains("<header class=\"good\">"));
     assert!(found.contains("A safeguard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
-    // The expected violation is a different one.
+    // Violations of other guarantees than the one that must be broken do not count.
     verdict.header.must_break = vec![Guarantee::Leaks];
     let other = checked_page("control-other", &events, &verdict);
     assert!(other.contains("</svg>Not detected</h1>") && other.contains("<header class=\"bad\">"));

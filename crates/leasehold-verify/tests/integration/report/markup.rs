@@ -30,7 +30,7 @@ pub(crate) fn tags(page: &str) -> Vec<String> {
             continue;
         }
         if name == "script" || name == "style" {
-            // Only text, up to the first end tag.
+            // A script or style contains only text, up to the first end tag of its name.
             let end = rest.find(&format!("</{name}")).expect("the end of a script");
             rest = &rest[end..];
         }

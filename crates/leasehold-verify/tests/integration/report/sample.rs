@@ -146,7 +146,8 @@ impl Simulation {
                 let gone = self.server_up_at(to + self.scenario.hold_time / 90 + MS / 5);
                 self.add_call(worker, to, Some((gone, Outcome::Released)), Call::Release { hold: op });
                 self.lane_workers[at].1 = gone + self.scenario.hold_time / 10;
-                // Two held it until the second one released it.
+                // If the lock was granted to two workers, the violation ends when the second one
+                // releases it.
                 if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Guarantee::Exclusion) {
                     last.to = last.to.min(to.max(last.from));
                 }
