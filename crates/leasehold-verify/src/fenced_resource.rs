@@ -1,8 +1,9 @@
-//! The resource that the locks protect: registers in the conducting process, served over a socket.
+//! The resource that the locks protect: registers in the conductor's process, served over a Unix
+//! socket.
 //!
-//! A worker may be stopped in the middle of a request. The resource serves the others meanwhile,
-//! and the request may arrive long after the worker's lease, as with any real store. Requests run
-//! one after the other. Each request and each reply is one line of JSON.
+//! A worker that is stopped in the middle of a request does not block the others, and its request
+//! may arrive long after its lease has ended, as with any real store. Requests are executed one
+//! after the other. Each request and each reply is one line of JSON.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,16 +19,16 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// A request to a register.
+/// A request of a worker to read or write a register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The register.
+    /// The register's name.
     pub register: String,
-    /// The hold under which the worker accesses it.
+    /// The number of the call that acquired the lock; it identifies the owner of the token.
     pub hold: u64,
-    /// The fencing token; `None`: no check.
+    /// The presented fencing token; `None`: none, so the register checks none.
     pub token: Option<u64>,
-    /// The value to write; `None`: only read.
+    /// The value to write; `None`: the request only reads.
     pub value: Option<u64>,
 }
 
@@ -35,16 +36,19 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Done, with the current value.
+    /// The request was executed, and this is the register's value now; `None`: nothing was written
+    /// yet.
     Done(Option<u64>),
-    /// Refused: the register has seen this higher token.
+    /// The request was refused, because the register has seen this token, which is higher or has
+    /// another owner.
     Refused(u64),
 }
 
-/// The registers.
+/// All registers, by name.
 #[derive(Debug, Default)]
 pub struct Registers(HashMap<String, Register>);
 
+/// A register: its value, and the highest token that it has seen with the owner that presented it.
 #[derive(Debug, Default)]
 struct Register {
     fence: FenceState,
@@ -52,7 +56,7 @@ struct Register {
 }
 
 impl Registers {
-    /// Executes a request.
+    /// Executes a request; a register that does not exist yet is created without a value.
     pub fn execute(&mut self, request: &Request) -> Reply {
         let register = self.0.entry(request.register.clone()).or_default();
         if let Some(token) = request.token {
@@ -69,15 +73,15 @@ impl Registers {
     }
 }
 
-/// Serves the registers at a socket until dropped. It has its own thread, so that no other work in
-/// this process delays a worker.
+/// Serves the registers at a Unix socket until it is dropped, on a thread of its own so that other
+/// work of the process delays no worker.
 #[derive(Debug)]
 pub struct RegisterServer {
     thread: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
 }
 
 impl RegisterServer {
-    /// Serves registers at `path`.
+    /// Starts to serve new registers at the socket `path`.
     ///
     /// # Errors
     /// If the socket or the thread cannot be created.
@@ -104,12 +108,13 @@ impl Drop for RegisterServer {
     fn drop(&mut self) {
         if let Some((stop, serving)) = self.thread.take() {
             drop(stop);
-            // Even if the thread panicked, its connections are closed.
+            // The connections are closed even if the thread panicked.
             let _ = serving.join();
         }
     }
 }
 
+/// Accepts connections and serves each; ends only if accepting fails.
 async fn serve_connections(listener: UnixListener) {
     let registers = Arc::new(Mutex::new(Registers::default()));
     let mut clients = JoinSet::new();
@@ -120,6 +125,7 @@ async fn serve_connections(listener: UnixListener) {
     }
 }
 
+/// Serves the requests of one connection until it closes.
 async fn serve_connection(stream: UnixStream, registers: &Mutex<Registers>) -> io::Result<()> {
     let (reading, mut writing) = stream.into_split();
     let mut lines = BufReader::new(reading).lines();
@@ -141,10 +147,10 @@ pub struct RegisterClient {
 }
 
 impl RegisterClient {
-    /// Connects.
+    /// Connects to the resource at the socket `path`.
     ///
     /// # Errors
-    /// If the resource is not served there.
+    /// If no resource is served there.
     pub async fn connect(path: &Path) -> io::Result<Self> {
         let (reading, writing) = UnixStream::connect(path).await?.into_split();
         Ok(Self { replies: BufReader::new(reading).lines(), writer: writing })

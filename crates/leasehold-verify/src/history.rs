@@ -1,19 +1,18 @@
-//! The history of a run: its calls, their workers, times and outcomes.
+//! The history of a test run: its calls, their workers, times and outcomes.
 //!
 //! A history is a text file with one JSON value per line, an [`Event`] each, in the order in which
-//! they were written. The order of events is that of their times, not of the lines. The file is
-//! written during the run, so a crash does not lose it.
+//! they were written. Several processes write lines, so events are ordered by their times and not
+//! by their lines. The file is written during the run, so a crash does not lose it.
 //!
 //! All times are nanoseconds since the run's start, on the machine's one clock that counts
 //! suspended time and never jumps. It is the same for every process, so times of different workers
 //! can be compared.
 //!
-//! A line records what its writer *knew*:
-//! - A lock was certainly held at the time of an [`Event::Held`]. The worker read the time *before*
-//!   it checked the guard. A guard that reports the lock as held has held it without interruption
-//!   since its grant.
-//! - A call with a beginning and no end may have had its effect or not, now or later.
-//! - The same holds for an [`Outcome::Unknown`].
+//! A line records only what its writer knew for certain:
+//! - A lock was held at the time of an [`Event::Held`]. The worker read the time *before* it called
+//!   `is_held`, and a lock that is still held has been held without interruption since its grant.
+//! - A call without an [`Event::End`], or with an [`Outcome::Unknown`], may have taken effect at
+//!   any time after its beginning, or never.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,19 +22,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::verdict::Guarantee;
 
-/// Nanoseconds since the run's start.
+/// A time or a duration in nanoseconds; a time counts from the start of the test run.
 pub type RunNanos = u64;
 
-/// A call; unique in its history. The upper half is the worker.
+/// The number of a call, unique in its history: the upper 32 bits are the worker's number, the
+/// lower 32 bits count that worker's calls.
 pub type OpId = u64;
 
-/// A worker process. The successor of a killed process gets a new number on the same lane.
+/// The number of a worker process. When a worker is killed, its replacement runs on the same lane
+/// with a new number.
 pub type WorkerId = u32;
 
-/// The first line: the run's parameters.
+/// The first line of a history: the parameters of the test run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The version of this format: 1.
+    /// The version of the history's file format; always 1.
     pub format: u32,
     /// The version of leasehold, as `leasehold --version` prints it.
     pub leasehold: String,
@@ -43,89 +44,90 @@ pub struct Header {
     pub engine: String,
     /// The engine's URL, without passwords.
     pub url: String,
-    /// The servers' versions, as far as known.
+    /// The servers' versions, such as `redis-server 7.0.15`; empty if they are not known.
     #[serde(default)]
     pub versions: Vec<String>,
     /// What the workers do.
     pub workload: Workload,
-    /// The faults injected into workers and servers.
+    /// The kinds of faults that the run may inject.
     #[serde(default)]
     pub faults: Vec<FaultKind>,
-    /// Whether the safeguards are on. In a negative control one is off, and the checker must detect
-    /// that.
+    /// Whether all safeguards are on. `false` only in a negative control: one safeguard is off, and
+    /// the checker must find a violation.
     pub guard: bool,
-    /// The safeguard that a negative control turns off, in words.
+    /// Describes the safeguard that is off in a negative control; `None` in any other run.
     #[serde(default)]
     pub control: Option<String>,
     /// The seed of all random choices.
     pub seed: u64,
     /// The TTL of all leases.
     pub ttl: RunNanos,
-    /// The number of lanes; they are numbered from 0.
+    /// The number of lanes, which is the number of workers that run at once; numbered from 0.
     pub lanes: u32,
     /// Whether the engine serves waiters in the order of their queue.
     pub fair: bool,
-    /// Whether every grant's token is higher than all earlier ones, also under this run's faults.
+    /// Whether the engine guarantees rising tokens under this run's faults.
     pub fencing: bool,
-    /// Whether exclusion is guaranteed, also under this run's faults.
+    /// Whether the engine guarantees exclusion under this run's faults.
     #[serde(default = "default_true")]
     pub exclusion: bool,
-    /// In a negative control, the guarantees of which one must be broken; empty: any.
+    /// In a negative control, the guarantees of which at least one must be broken; empty: any
+    /// broken guarantee counts.
     #[serde(default)]
     pub must_break: Vec<Guarantee>,
-    /// The wall-clock time at the start, as text, for people.
+    /// The wall-clock time at the start of the run, as text; only shown in the report.
     pub started: String,
-    /// Other facts for people.
+    /// Other facts to show in the report, by name; `command` is the command that repeats the run.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
 }
 
-/// The default for older histories, which lack the field.
+/// The value of [`Header::exclusion`] in older histories, which lack that field.
 fn default_true() -> bool {
     true
 }
 
-/// What the workers do.
+/// What every worker does repeatedly during a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Acquire, hold, release.
+    /// Each worker acquires an exclusive lock, holds it, and releases it.
     Mutex,
-    /// Acquire, acquire again as the same owner, release twice.
+    /// Each worker acquires a lock, acquires it again as the same owner, and releases it twice.
     Reentrant,
-    /// Readers and writers.
+    /// Workers hold a lock shared as readers, or exclusively as writers.
     Rwlock,
-    /// Some of a number of permits.
+    /// Each worker acquires one or two of a semaphore's permits.
     Semaphore,
-    /// Each holder writes to a register that refuses old tokens, and reads it.
+    /// Each holder reads and writes a register that refuses old tokens.
     Fenced,
-    /// The same with a register that refuses nothing.
+    /// Each holder reads and writes a register that ignores tokens and refuses nothing.
     Unfenced,
-    /// Each holder reads a number and writes the next one, with its token.
+    /// Each holder reads a number from a register and writes the next one, with its token.
     Counter,
-    /// All wait in a queue; each is known to be queued before the next one joins.
+    /// Every worker waits in the lock's queue, and records when the engine lists it as a waiter.
     Queue,
-    /// Candidates and a leader.
+    /// Workers campaign in an election; the holder is the leader.
     Election,
-    /// A scheduled job on every worker.
+    /// Every worker runs the same scheduled job, which is due every second.
     Ticks,
 }
 
-/// What goes wrong.
+/// A kind of fault that a test run injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A holder is killed.
+    /// The process of a lock holder is killed.
     Kill,
-    /// A holder is stopped for longer than its TTL, then continued.
+    /// The process of a lock holder is stopped for longer than its TTL, then resumed.
     Stop,
-    /// Connections are cut.
+    /// Connections between workers and servers are cut.
     Cut,
-    /// A request arrives and its reply does not.
+    /// A request reaches the server, and its reply does not reach the worker.
     LostReply,
-    /// Messages are delayed.
+    /// Messages between workers and servers are delayed.
     Delay,
-    /// Requests arrive twice.
+    /// The server receives a request twice.
     Duplicate,
     /// A server is killed and restarts with its data.
     Crash,
@@ -133,9 +135,9 @@ pub enum FaultKind {
     Wipe,
     /// The master dies while its replicas lag, and one of them is promoted.
     Failover,
-    /// The leader is killed.
+    /// The leader of a ZooKeeper ensemble is killed.
     Leader,
-    /// Some of the servers, or the workers, cannot reach the others.
+    /// The workers cannot reach some or all servers, or one server cannot reach the others.
     Partition,
     /// A server's wall clock is set back.
     Clock,
@@ -147,32 +149,32 @@ pub enum FaultKind {
     DiskFull,
     /// A server refuses writes.
     ReadOnly,
-    /// A server hangs.
+    /// A master is stopped (SIGSTOP) and resumed before another one replaces it.
     Hang,
-    /// Slots move from one master to another.
+    /// Slots of a Redis Cluster move from one master to another.
     Reshard,
-    /// A node joins, and gets slots.
+    /// A node joins a Redis Cluster and gets slots.
     Grow,
 }
 
-/// How a lock is requested.
+/// The mode in which a lock is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Exclusively.
+    /// No other holder is allowed.
     Exclusive,
-    /// Shared with others.
+    /// Other shared holders are allowed, exclusive ones are not.
     Shared,
-    /// A number of permits.
+    /// Permits of a semaphore.
     Permits {
-        /// The requested number.
+        /// How many permits are requested.
         n: u32,
-        /// The limit.
+        /// How many permits the semaphore has in all.
         limit: u32,
     },
 }
 
-/// A call.
+/// A call that a worker makes: to the engine, to a register, or the work of a scheduled job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Call {
@@ -180,67 +182,71 @@ pub enum Call {
     Lock {
         /// The lock's name.
         lock: String,
-        /// The mode.
+        /// The requested mode.
         mode: Mode,
-        /// The owner: a request of an owner that holds the lock re-enters. `None`: a fresh owner.
+        /// The owner: an owner that already holds the lock re-enters it. `None`: a new owner for
+        /// this call alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<String>,
-        /// Whether it waits.
+        /// Whether the call waits if the lock is held; otherwise it returns at once.
         waits: bool,
     },
     /// Releases a lock.
     Release {
-        /// The call that acquired it.
+        /// The number of the `Lock` call that acquired it.
         hold: OpId,
     },
-    /// Writes to a register of the resource.
+    /// Writes a value to a register of the resource.
     Write {
-        /// The hold under which it writes.
+        /// The number of the `Lock` call whose hold the worker relies on.
         hold: OpId,
-        /// The register.
+        /// The register's name.
         register: String,
-        /// The token; `None`: the register checks none.
+        /// The presented fencing token; `None`: none, so the register refuses nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// The value; unique in the history, except in the workload `counter`.
+        /// The written value; unique in the history, except in the workload `counter`.
         value: u64,
     },
     /// Reads a register of the resource, and presents the token if it has one: from then on the
     /// register refuses older ones.
     Read {
-        /// The hold under which it reads.
+        /// The number of the `Lock` call whose hold the worker relies on; after a force release,
+        /// the number of the `Evict` call.
         hold: OpId,
-        /// The register.
+        /// The register's name.
         register: String,
-        /// The token.
+        /// The presented fencing token; `None`: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// Force-releases a holder's claim, or requests its release; ended by [`Outcome::Evicted`].
+    /// Force-releases a holder or a waiter, or only asks a holder to release; a success ends with
+    /// [`Outcome::Evicted`].
     Evict {
         /// The lock's name.
         lock: String,
-        /// The call that holds it or waits for it, if known: a tick's run is known by its token.
+        /// The number of the `Lock` call of the holder or waiter; `None`: unknown, as for a
+        /// scheduled job's run, which only its token identifies.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<OpId>,
-        /// The holder's token when it was seen; 0: it was a waiter.
+        /// The holder's token; 0: the target was a waiter when the caller listed it.
         token: u64,
-        /// Whether the holder is only requested to release. It keeps the lock until it does, or
-        /// until its deadline.
+        /// Whether the holder is only asked to release: it keeps the lock until it releases, or
+        /// until its deadline. `false`: it loses the lock at once.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         graceful: bool,
     },
-    /// Runs the work of a schedule's tick; ended by [`Outcome::Done`].
+    /// Runs a scheduled job once for one tick; ends with [`Outcome::Done`].
     Tick {
-        /// The job.
+        /// The job's name.
         job: String,
-        /// The tick: seconds since 1970.
+        /// The due time of the tick, in seconds since 1970.
         tick: i64,
-        /// The attempt at this tick, from 1.
+        /// The number of this attempt at the tick, from 1.
         attempt: u32,
-        /// The token of the run.
+        /// The fencing token of this attempt.
         token: u64,
-        /// Whether the job starts each tick at most once; otherwise a lost run is started again.
+        /// Whether the job starts each tick at most once; `false`: a lost attempt is repeated.
         #[serde(default)]
         once: bool,
     },
@@ -250,73 +256,75 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Outcome {
-    /// Ok: the lock is held.
+    /// Ok: the lock was granted.
     Granted {
         /// The fencing token.
         token: u64,
-        /// The deadline, unless the lease is renewed.
+        /// When the lease ends unless it is renewed.
         deadline: RunNanos,
     },
     /// Ok: another holder has the lock, and the call does not wait.
     Busy,
-    /// Ok: not granted within the call's timeout.
+    /// Ok: the lock was not granted within the call's timeout.
     TimedOut,
-    /// Ok: released, and held until then.
+    /// Ok: the lock was released, and the caller had held it until then.
     Released,
-    /// Ok: the lock was already lost.
+    /// Ok: nothing was released, because the caller had already lost the lock.
     WasLost {
-        /// The reason.
+        /// Why it was lost.
         reason: String,
     },
-    /// Ok: written.
+    /// Ok: the register accepted the write.
     Accepted,
-    /// Ok: not written: the register has seen a higher token, or the same token from another owner.
+    /// Ok: the register refused the write or read: it has seen a higher token, or the same token
+    /// from another owner.
     Refused {
-        /// The highest token seen.
+        /// The highest token that the register has seen.
         seen: u64,
     },
-    /// Ok: read; `None`: no value was written yet.
+    /// Ok: the register was read.
     Value {
-        /// The value.
+        /// The value read; `None`: nothing has been written yet.
         value: Option<u64>,
     },
-    /// Ok: the claim is gone.
+    /// Ok: the holder or waiter was force-released or asked to release, or had no claim any more.
     Evicted {
-        /// The fence token: once the resource has it, it refuses the evicted holder.
+        /// The token to present to the resource, which then refuses the force-released holder.
+        /// `None`: no token is needed, or the engine gave none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// Whether the claim was gone already.
+        /// Whether the holder or waiter had no claim any more, so that nothing changed.
         #[serde(default)]
         gone: bool,
     },
-    /// Ok: the work is done.
+    /// Ok: the scheduled job's work is done.
     Done,
-    /// Failed: an error, and the call has no effect, now or later.
+    /// Failed: an error, and the call has not taken effect and never will.
     Failed {
         /// The error message.
         error: String,
     },
-    /// Unknown: an error, and the call may have had its effect, or may have it later.
+    /// Unknown: an error, and the call may have taken effect, or may still do so later.
     Unknown {
         /// The error message.
         error: String,
     },
 }
 
-/// The class of an outcome.
+/// Whether a call succeeded, failed, or has an unknown effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeClass {
     /// The call succeeded.
     Ok,
-    /// The call had no effect.
+    /// The call failed without any effect.
     Failed,
-    /// Its effect is unknown.
+    /// The call failed, and may have taken effect.
     Unknown,
 }
 
 impl Outcome {
-    /// The outcome's class.
+    /// Classifies the outcome: every variant except `Failed` and `Unknown` is `Ok`.
     pub fn class(&self) -> OutcomeClass {
         match self {
             Self::Failed { .. } => OutcomeClass::Failed,
@@ -330,101 +338,102 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum WorkerState {
-    /// It starts, on this lane.
+    /// The worker has started.
     Started {
-        /// The lane, from 0.
+        /// The lane that it runs on, from 0.
         lane: u32,
-        /// Its process id.
+        /// The worker's process id.
         pid: u32,
     },
-    /// It was stopped: it does not run until it is resumed.
+    /// The conductor stopped the worker (SIGSTOP): it does not run until it is resumed.
     Stopped,
-    /// It runs again. Calls that span the pause are not judged by time.
+    /// The conductor resumed the stopped worker (SIGCONT).
     Resumed,
-    /// It was killed.
+    /// The conductor killed the worker (SIGKILL).
     Killed,
-    /// It noticed that it had not run between that time and now: the machine was busy.
+    /// The worker noticed that it got no processor time between `from` and the event's time.
     Stalled {
-        /// The beginning of the pause.
+        /// When the worker last ran before the stall.
         from: RunNanos,
     },
-    /// It ended normally.
+    /// The worker ended normally.
     Ended,
 }
 
-/// A line of a history.
+/// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The first line.
+    /// The first line: the parameters of the run.
     Run(Box<Header>),
     /// A call begins.
     Begin {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The worker.
+        /// The worker that makes the call.
         worker: WorkerId,
         /// The call's number.
         op: OpId,
-        /// The call's deadline, as requested; one more second is allowed.
+        /// When the call should have ended; the checker allows one more second. `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         due: Option<RunNanos>,
-        /// The call.
+        /// What is called, with its arguments.
         call: Call,
     },
     /// A call ends.
     End {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The call.
+        /// The call's number.
         op: OpId,
-        /// The outcome.
+        /// The call's outcome.
         outcome: Outcome,
     },
-    /// A waiter was seen in the queue.
+    /// The engine listed the worker's waiting call in the lock's queue.
     Queued {
-        /// The time by which it was queued.
+        /// When it was seen in the queue; it may have joined earlier.
         t: RunNanos,
-        /// The call.
+        /// The number of the waiting call.
         op: OpId,
     },
-    /// A lock is certainly held at this time.
+    /// The holder checked its lock, and it is certainly held at this time.
     Held {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The call that acquired it.
+        /// The number of the call that acquired the lock.
         op: OpId,
-        /// The deadline, unless the lease is renewed.
+        /// When the lease ends unless it is renewed.
         deadline: RunNanos,
     },
-    /// A check shows that a lock is not held any more, whether or not its holder was notified.
+    /// The holder checked its lock, and it is no longer held. The engine's own notification of the
+    /// loss is the event `Lost`.
     Unheld {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The call that acquired it.
+        /// The number of the call that acquired the lock.
         op: OpId,
     },
-    /// A holder learns that an operator requested the release of its lock.
+    /// A holder is notified that it is asked to release its lock.
     Requested {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The call that acquired it.
+        /// The number of the call that acquired the lock.
         op: OpId,
     },
-    /// A holder is notified that its lock is lost, without a call of its own.
+    /// A holder is notified that its lock is lost: its wait for `lost()` ended.
     Lost {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The call that acquired it.
+        /// The number of the call that acquired the lock.
         op: OpId,
-        /// The last deadline that the guard reported.
+        /// The end of the lease, as the guard last reported it.
         deadline: RunNanos,
-        /// The reason that the guard reports.
+        /// Why the lock was lost, as the guard reports it.
         reason: String,
     },
     /// A worker's state changes.
     Worker {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The worker.
         worker: WorkerId,
@@ -435,63 +444,63 @@ pub enum Event {
     /// A fault begins. Its effects may last beyond its end. The line is written before the fault is
     /// injected, and again once the target is known. Lines with the same number are one fault.
     FaultBegin {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The fault's number, from 1.
         fault: u32,
-        /// Its kind.
+        /// The kind of the fault.
         kind: FaultKind,
-        /// Its target: `worker 3`, `node 1 of 5`, `the server`.
+        /// What is hit: `worker 3`, `node 1 of 5`, `the server`. Empty until it is known.
         target: String,
-        /// The workers that it hits, if any.
+        /// The workers that are hit; empty if the fault hits servers or connections.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         workers: Vec<WorkerId>,
-        /// When servers that it does not hit could serve in the meantime: a majority of the voters,
-        /// or a promoted server.
+        /// When the servers that are not hit could serve again during the fault: a majority of the
+        /// voters, or a promoted replica. `None`: they could not, or it is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served: Option<RunNanos>,
-        /// The locks on servers that it does not hit: it must not lose any of them.
+        /// The locks on servers that are not hit: the fault must not lose any of them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         spares: Vec<String>,
     },
     /// A fault ends: killed processes run again, partitioned ones are reachable, …
     FaultEnd {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// The fault's number.
         fault: u32,
-        /// Its result, for people: `node 2 is the master now`.
+        /// The result, shown in the report: `node 2 is the master now`. Empty: nothing to say.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         note: String,
-        /// How many connections the servers accepted during the fault, if counted.
+        /// How many connections the servers accepted during the fault; `None`: not counted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u64>,
     },
-    /// A leak: a lock or waiter is left some TTLs after all workers ended.
+    /// A leak: a lock is still held or awaited some TTLs after all workers ended.
     Leftover {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
-        /// The lock.
+        /// The lock's name, or another place where the leak was found.
         lock: String,
-        /// The leak, in words: `held by worker 3, token 17`.
+        /// What was left, in words: `held by worker 3, token 17`.
         what: String,
     },
-    /// This many locks were checked, and none was left.
+    /// After all workers ended, no checked lock was held or awaited.
     Clean {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
         /// How many locks were checked.
         locks: u64,
     },
-    /// The last line of a run that was not cut short.
+    /// The last line of a run that completed.
     Done {
-        /// The time.
+        /// When it happened, since the start of the run.
         t: RunNanos,
     },
 }
 
 impl Event {
-    /// When it happened; 0 for the header.
+    /// When the event happened; 0 for the header.
     pub fn time(&self) -> RunNanos {
         match self {
             Self::Run(_) => 0,
@@ -512,22 +521,22 @@ impl Event {
     }
 }
 
-/// Names for the variants of an enum without fields: the list of variants, and the conversions to
-/// and from text.
-macro_rules! named {
-    ($type:ident: $($variant:ident $name:literal $about:literal),+ $(,)?) => {
+/// Gives an enum without fields a name and a description for each variant: defines `ALL`, `as_str`,
+/// `description`, and the conversions to and from text.
+macro_rules! name_variants {
+    ($type:ident: $($variant:ident $name:literal $description:literal),+ $(,)?) => {
         impl $type {
-            /// All variants.
+            /// Every variant, in the order of their definition.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The name, as on the command line.
+            /// Its name on the command line.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// A short description.
-            pub fn about(self) -> &'static str {
-                match self { $(Self::$variant => $about),+ }
+            /// One line that describes it, for the help and the reports.
+            pub fn description(self) -> &'static str {
+                match self { $(Self::$variant => $description),+ }
             }
         }
 
@@ -544,55 +553,56 @@ macro_rules! named {
                 let found = Self::ALL.iter().find(|one| one.as_str() == name);
                 found.copied().ok_or_else(|| {
                     let all = Self::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>().join(", ");
-                    format!("{name:?} is none of {all}")
+                    format!("{name:?} is unknown; choose one of {all}")
                 })
             }
         }
     };
 }
 
-pub(crate) use named;
+pub(crate) use name_variants;
 
-named!(Workload:
+name_variants!(Workload:
     Mutex "mutex" "acquire, hold, release",
     Reentrant "reentrant" "acquire twice as one owner, release twice",
     Rwlock "rwlock" "readers and writers",
     Semaphore "semaphore" "some of a number of permits",
     Fenced "fenced" "holders write to a register that refuses old tokens",
-    Unfenced "unfenced" "holders write to a register that refuses nothing: what fencing is for",
+    Unfenced "unfenced" "holders write to a register that refuses nothing: shows what fencing prevents",
     Counter "counter" "holders read a number and write the next one, with their tokens",
-    Queue "queue" "all wait in the queue: first come, first served",
+    Queue "queue" "all workers wait in the queue of one lock: first come, first served",
     Election "election" "candidates and one leader",
     Ticks "ticks" "a scheduled job on every worker",
 );
 
 impl FaultKind {
-    /// Whether it hits a worker, and not the engine or its connections.
+    /// Whether this fault hits a worker's process, and not the engine's servers or the connections
+    /// to them.
     pub fn targets_workers(self) -> bool {
         matches!(self, Self::Kill | Self::Stop)
     }
 
-    /// Whether it hits servers, which must then be our own.
+    /// Whether this fault hits servers: it needs servers that the test run itself started.
     pub fn targets_servers(self) -> bool {
-        let lines = [Self::Cut, Self::LostReply, Self::Delay, Self::Duplicate, Self::Partition];
-        !self.targets_workers() && !lines.contains(&self)
+        let network = [Self::Cut, Self::LostReply, Self::Delay, Self::Duplicate, Self::Partition];
+        !self.targets_workers() && !network.contains(&self)
     }
 }
 
-named!(FaultKind:
+name_variants!(FaultKind:
     Kill "kill" "a holder is killed (SIGKILL)",
-    Stop "stop" "a holder is stopped (SIGSTOP) for longer than its TTL, and goes on",
+    Stop "stop" "a holder is stopped (SIGSTOP) for longer than its TTL, then resumed",
     Cut "cut" "connections are cut",
     LostReply "lost-reply" "a request arrives and its reply does not",
-    Delay "delay" "everything takes long",
+    Delay "delay" "messages are delayed",
     Duplicate "duplicate" "requests arrive twice",
-    Crash "crash" "a server is killed and comes back with its data",
-    Wipe "wipe" "a server is killed and comes back without its data",
-    Failover "failover" "the master dies, its replicas behind, and one of them takes its place",
+    Crash "crash" "a server is killed and restarts with its data",
+    Wipe "wipe" "a server is killed and restarts empty",
+    Failover "failover" "the master is killed while its replicas lag, and one of them is promoted",
     Leader "leader" "the leader is killed",
-    Partition "partition" "the workers cannot reach the servers, or some of them; or a server not the others",
+    Partition "partition" "the workers cannot reach some or all servers, or one server cannot reach the others",
     Clock "clock" "a server's wall clock is set back",
-    Ahead "ahead" "a server's wall clock jumps ahead: leases end early, and only tokens are promised",
+    Ahead "ahead" "a server's wall clock jumps ahead: leases end early, and only tokens are guaranteed",
     Evict "evict" "the server runs out of memory",
     DiskFull "disk-full" "the server's disk is full",
     ReadOnly "read-only" "a server refuses writes",
@@ -601,12 +611,12 @@ named!(FaultKind:
     Grow "grow" "a node joins the cluster and gets slots",
 );
 
-/// A history that cannot be parsed.
+/// Why a history file cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// The line, from 1; 0 for the whole history.
+    /// The number of the line, from 1; 0 if the problem concerns the whole file.
     pub line: usize,
-    /// The problem.
+    /// What is wrong, in words.
     pub problem: String,
 }
 
@@ -621,7 +631,8 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// The beginning of each line. Inside a JSON string, its quotes would be escaped.
+/// Every event's JSON begins with this text. It cannot occur inside a string of the JSON, where its
+/// quotes would be escaped.
 const EVENT_PREFIX: &str = r#"{"event":"#;
 
 /// Parses a history. An event that a crash truncated is skipped, both at the end of the file and
@@ -663,8 +674,8 @@ pub fn parse(text: &str) -> Result<Vec<Event>, ParseError> {
     }
 }
 
-/// Loads a history file. A crash may truncate a UTF-8 sequence; the text around it is still
-/// readable.
+/// Reads a history file as text. If a crash truncated a UTF-8 sequence, that sequence is replaced
+/// and the rest stays readable.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -672,7 +683,7 @@ pub fn load(file: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(file)?).into_owned())
 }
 
-/// An event as a line, with its newline.
+/// Converts an event to one line of JSON, with its newline.
 pub fn to_json_line(event: &Event) -> String {
     // Map keys are text and numbers are finite, so this cannot fail.
     let mut line = serde_json::to_string(event).unwrap_or_default();

@@ -1,13 +1,16 @@
-//! The source of every choice in a run: pseudo-random numbers, the same for the same seed.
+//! Pseudo-random numbers, the same for the same seed: the source of every random choice in a test
+//! run.
 
 use std::time::Duration;
 
-/// The golden ratio in 64 bits: its multiples are spread evenly.
+/// The increment of the generator's state: the golden ratio in 64 bits, whose multiples are spread
+/// evenly.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A seeded random number generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rng {
+    /// The seed, from which [`fork`](Self::fork) makes other seeds.
     seed: u64,
     state: u64,
 }
@@ -18,25 +21,25 @@ impl Rng {
         Self { seed, state: seed }
     }
 
-    /// The next 64 bits.
+    /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN_GAMMA);
         mix(self.state)
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// A random number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The upper half of the product: the numbers are equally likely, up to one in 2^64 / n.
+        // The upper half of the product is almost equally likely to be any number below n.
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `min` to `max`, both included; `min` if `max` is below it.
+    /// A random number from `min` to `max`, both included; `min` if `max` is below it.
     pub fn in_range(&mut self, min: u64, max: u64) -> u64 {
         let range = max.saturating_sub(min);
         min + if range == u64::MAX { self.next_u64() } else { self.below(range + 1) }
     }
 
-    /// A duration from `min` to `max`; `min` if `max` is below it.
+    /// A random duration from `min` to `max`; `min` if `max` is below it.
     pub fn duration_in(&mut self, min: Duration, max: Duration) -> Duration {
         let range = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
         min + Duration::from_nanos(self.in_range(0, range))
@@ -47,12 +50,13 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// A random element; `None` only for an empty slice.
+    /// A random item; `None` if there are none.
     pub fn choose<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(self.below(items.len() as u64) as usize)
     }
 
-    /// `count` of the numbers below `n`, in ascending order; all of them if there are fewer.
+    /// A random selection of `count` numbers below `n`, in ascending order; all of them if there
+    /// are fewer.
     pub fn choose_indices(&mut self, count: usize, n: usize) -> Vec<usize> {
         let mut left: Vec<usize> = (0..n).collect();
         while left.len() > count {
@@ -62,15 +66,15 @@ impl Rng {
         left
     }
 
-    /// An independent generator for a named purpose: its use does not affect this one. It depends
-    /// on the seed and the name, and not on earlier numbers.
+    /// An independent generator for the purpose `label`. Its numbers depend only on the seed and
+    /// the label, and not on how many numbers were drawn here before.
     pub fn fork(&self, label: &str) -> Self {
         let seed = label.bytes().fold(mix(self.seed ^ GOLDEN_GAMMA), |seed, byte| mix(seed ^ u64::from(byte)));
         Self::new(seed)
     }
 }
 
-/// Every output bit depends on every input bit (splitmix64).
+/// The output function of splitmix64: every output bit depends on every input bit.
 fn mix(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -84,7 +88,7 @@ mod tests {
     use super::{Duration, Rng};
 
     #[test]
-    fn the_known_answers_of_splitmix64() {
+    fn the_first_numbers_are_those_of_splitmix64() {
         let mut rng = Rng::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!([rng.next_u64(), rng.next_u64(), rng.next_u64()], first);

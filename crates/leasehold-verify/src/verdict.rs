@@ -1,48 +1,48 @@
-//! Which guarantees held.
+//! The result of checking a history: which guarantees held, and each violation.
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::{FaultKind, Header, OpId, RunNanos, WorkerId};
 
-/// A guarantee.
+/// A guarantee that the checker tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guarantee {
-    /// No two claims whose modes conflict hold a lock at once.
+    /// No two holders with conflicting modes hold a lock at once.
     Exclusion,
-    /// Tokens are unique, and rise in the order of the grants.
+    /// Fencing tokens are unique, and rise in the order of the grants.
     Tokens,
-    /// A re-entering owner keeps its token.
+    /// An owner that re-enters its lock keeps its token.
     Reentry,
-    /// Holders never have more permits than the limit.
+    /// Holders of a semaphore never have more permits than it has in all.
     Permits,
     /// A fenced register never accepts an old token, and is linearizable.
     Fencing,
-    /// No increment is lost.
+    /// No increment of a counter in a fenced register is lost.
     Counter,
     /// The engine grants a lock to waiters in the order of their queue.
     Order,
-    /// A tick runs once, and runs again only if its run was lost.
+    /// A scheduled job runs once for each tick, and again only if that run was lost.
     Ticks,
-    /// A guard never reports a lock as held after its deadline. Its holder gets a notification of
-    /// the loss by then, without a call of its own, and before anyone else holds the lock. A fault
-    /// of servers that do not keep a lock does not lose it.
+    /// A guard never reports a lock as held after its deadline. The holder is notified of a loss by
+    /// then, and before another holder is granted the lock. A fault of servers that do not keep the
+    /// lock does not lose it.
     Loss,
-    /// The lock can be acquired again within a bound after each fault.
+    /// After each fault the lock can be acquired again within a time bound.
     Recovery,
-    /// No lock or waiter is left behind.
+    /// After all workers have ended, no lock is held or awaited.
     Leaks,
-    /// Every call ends within a second of its deadline.
+    /// Every call ends at most a second after its deadline.
     Deadlines,
     /// Clients that a server refuses do not reconnect in a tight loop.
     Load,
-    /// An evicted holder learns of it within a bound, and its writes are fenced off; no other
-    /// holder's are.
+    /// A force-released holder is notified within a time bound, and the resource refuses its writes
+    /// but no other holder's.
     Eviction,
 }
 
 impl Guarantee {
-    /// All guarantees.
+    /// Every guarantee, in the order of the report.
     pub const ALL: [Self; 14] = [
         Self::Exclusion,
         Self::Tokens,
@@ -61,198 +61,205 @@ impl Guarantee {
     ];
 }
 
-/// The result for a guarantee.
+/// What a history shows about one guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingStatus {
-    /// It was tested, and it held.
+    /// It was tested, and no violation was found.
     Kept,
-    /// It did not hold.
+    /// At least one violation was found.
     Broken,
-    /// This history does not test it.
+    /// Nothing in this history tests it.
     Untested,
-    /// It was tested, and no violation was found before the search hit its limit.
+    /// No violation was found, but the search reached its limit before it was complete.
     Undecided,
     /// The engine does not guarantee it under this run's faults: violations are only counted.
     Unpromised,
 }
 
-/// A guarantee's result in a history.
+/// The result of testing one guarantee on a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The guarantee.
+    /// The tested guarantee.
     pub promise: Guarantee,
-    /// Its result.
+    /// The result.
     pub state: FindingStatus,
-    /// How many items were checked: pairs of neighbouring holds, grants, writes, calls, …
+    /// How many items were checked: holds, grants, writes or calls, depending on the guarantee.
     pub checked: u64,
-    /// How many of them were violations.
+    /// How many violations were found.
     pub broken: u64,
-    /// The figure, in words: `1,203 calls, the latest 310 ms after its deadline`, `after kill at
-    /// most 1.04 TTL`.
+    /// What was measured, in words: `1,203 calls, the latest 310 ms after its deadline`.
     pub figure: String,
 }
 
-/// A violation.
+/// A violation of a guarantee, found in a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// The guarantee that it breaks.
+    /// The violated guarantee.
     pub promise: Guarantee,
-    /// Its start.
+    /// When the violation begins.
     pub from: RunNanos,
-    /// Its end; equal to the start if it is an instant.
+    /// When the violation ends; equal to `from` if it is an instant.
     pub to: RunNanos,
-    /// The workers involved.
+    /// The workers involved; may be empty.
     pub workers: Vec<WorkerId>,
-    /// The calls involved.
+    /// The numbers of the calls involved; may be empty.
     pub ops: Vec<OpId>,
-    /// One line: `two held "a" for 312 ms`.
+    /// The violation in one line: `two held "a" for 312 ms`.
     pub title: String,
-    /// A few sentences for people: who, when, with which token, and which fault was active.
+    /// The violation in a few sentences: the workers, times, tokens, and the fault that was active.
     pub words: String,
-    /// Whether it is an exceeded time bound.
+    /// Whether only a time bound was exceeded, which a busy machine can cause.
     #[serde(default)]
     pub about_time: bool,
 }
 
-/// The recovery from one fault.
+/// How soon the lock was granted again after one fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
-    /// The fault's number.
+    /// The fault's number, from 1.
     pub fault: u32,
-    /// Its kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// Its target.
+    /// What the fault hit: `worker 3`, `the server`.
     pub target: String,
-    /// When it began.
+    /// When the fault began.
     pub from: RunNanos,
-    /// When it ended; `None`: it lasted to the end of the run.
+    /// When the fault ended; `None`: it lasted to the end of the run.
     pub to: Option<RunNanos>,
-    /// When the recovery time starts: at the fault's end, or at its beginning if it has no end.
+    /// The time from which recovery is measured: the end of a server or network fault, the
+    /// beginning of a kill or stop of a worker.
     pub counted_from: RunNanos,
-    /// The first grant after that, to any worker; `None`: there was none.
+    /// The first grant after `counted_from`, to any worker; `None`: there was none.
     pub granted: Option<RunNanos>,
-    /// The bound on the recovery time.
+    /// The longest allowed time from `counted_from` to `granted`.
     pub bound: RunNanos,
-    /// Whether any worker requested a lock after it; without a request it proves nothing.
+    /// Whether any worker waited for a lock after the fault; without one, no grant is expected.
     pub asked: bool,
-    /// Whether it took too long although the running workers requested locks all the time.
+    /// Whether `bound` was exceeded although running workers requested the lock all the time.
     pub late: bool,
-    /// When other servers could serve in the meantime.
+    /// When servers that were not hit could serve again during the fault; `None`: they could not,
+    /// or it is not known.
     pub served: Option<RunNanos>,
-    /// The first grant after that which certainly does not stem from before the fault.
+    /// The first grant after `served` that was certainly made during the fault, and not just before
+    /// it; `None`: there was none.
     pub meanwhile: Option<RunNanos>,
-    /// When the last of the running, requesting workers had a lock again; `None`: one of them had
-    /// none, or the fault hit workers.
+    /// When every running worker that requested a lock had been granted one since `counted_from`.
+    /// `None`: one of them never was, or the fault hit workers.
     pub everybody: Option<RunNanos>,
 }
 
 impl Recovery {
-    /// The recovery time.
+    /// The time from `counted_from` to the first grant; `None`: there was no grant.
     pub fn recovery_time(&self) -> Option<RunNanos> {
         self.granted.map(|granted| granted.saturating_sub(self.counted_from))
     }
 
-    /// The time from the fault's beginning until other servers granted a lock.
+    /// The time from the fault's beginning until servers that were not hit granted a lock; `None`:
+    /// they granted none.
     pub fn time_to_grant_elsewhere(&self) -> Option<RunNanos> {
         self.meanwhile.map(|granted| granted.saturating_sub(self.from))
     }
 
-    /// The recovery time until every requesting worker had a lock.
+    /// The time from `counted_from` until every requesting worker had a lock again; `None`: one of
+    /// them never had, or the fault hit workers.
     pub fn recovery_time_of_all_workers(&self) -> Option<RunNanos> {
         self.everybody.map(|granted| granted.saturating_sub(self.counted_from))
     }
 }
 
-/// The totals of a history.
+/// How many calls, grants, losses and faults a history has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// All calls.
+    /// How many calls were made.
     pub calls: u64,
-    /// Calls that succeeded.
+    /// How many of the calls succeeded.
     pub ok: u64,
-    /// Calls that failed without an effect.
+    /// How many of the calls failed without any effect.
     pub failed: u64,
-    /// Calls with an unknown outcome.
+    /// How many of the calls failed and may have taken effect.
     pub unknown: u64,
-    /// Calls without an end: their worker was killed, or they hang.
+    /// How many of the calls have no end: their worker was killed, or they hang.
     pub open: u64,
-    /// Grants.
+    /// How often a lock was granted.
     pub grants: u64,
-    /// Losses that a holder learned of.
+    /// How often a holder was notified that it lost its lock.
     pub losses: u64,
-    /// Losses of holders that ran all the time, so the time of the notification was checked.
+    /// Those of `losses` whose holder ran all the time, so that the time of its notification could
+    /// be checked.
     #[serde(default)]
     pub told: u64,
-    /// Writes that a register refused.
+    /// How many writes a register refused because of a stale token.
     pub refused: u64,
-    /// Faults.
+    /// How many faults were injected.
     pub faults: u64,
-    /// Workers, over all lanes.
+    /// How many worker processes ran, including those that replaced killed ones.
     pub workers: u64,
-    /// The duration of the run.
+    /// How long the run lasted, up to its last event.
     pub lasted: RunNanos,
 }
 
-/// The second checker's result for the register's history.
+/// Whether the independent checker porcupine agrees with ours on the fenced registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {
-    /// There is no such history, or it is too long.
+    /// porcupine did not run: no register was used with tokens, or the histories are too long.
     None,
-    /// It agrees.
+    /// Both checkers come to the same result.
     Agrees,
-    /// It disagrees: one of the two checkers is wrong, which counts as a violation.
+    /// The results differ: one of the two checkers is wrong, which counts as a violation.
     Differs,
-    /// It did not finish in time.
+    /// One of the checkers reached its limit on a register.
     Undecided,
 }
 
 /// The result of checking a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The workload and the engine.
+    /// The parameters of the run: engine, workload, faults and seed.
     pub header: Header,
-    /// Whether the history has its last line.
+    /// Whether the history has its last line, so that the run completed.
     pub complete: bool,
     /// The result for each guarantee.
     pub findings: Vec<Finding>,
-    /// The violations, by time.
+    /// The first violations, ordered by time; their number is limited.
     pub violations: Vec<Violation>,
-    /// The number of violations; the list may be shorter.
+    /// The number of all violations, including those that `violations` leaves out.
     pub violations_in_all: u64,
-    /// Exceeded time bounds, if they are only reported.
+    /// Exceeded time bounds that do not count as violations; empty unless
+    /// [`TimeBounds::Report`](crate::checker::TimeBounds::Report) was chosen.
     #[serde(default)]
     pub late: Vec<Violation>,
-    /// The recovery from each fault.
+    /// For each fault, how soon the lock was granted again.
     pub recovered: Vec<Recovery>,
-    /// The totals.
+    /// How many calls, grants, losses and faults the history has.
     pub counts: Totals,
-    /// The result of porcupine, the second checker.
+    /// Whether the independent checker porcupine agrees.
     pub second_opinion: SecondOpinion,
 }
 
 impl Verdict {
-    /// Whether there is no violation.
+    /// Whether no violation was found. Exceeded time bounds in `late` do not count.
     pub fn has_no_violations(&self) -> bool {
         self.violations_in_all == 0
     }
 
-    /// Whether anything was granted or run: a history in which every call failed proves nothing.
+    /// Whether any lock was granted or any tick ran: a history without either proves nothing.
     pub fn has_evidence(&self) -> bool {
         let ticks = self.findings.iter().any(|finding| finding.promise == Guarantee::Ticks && finding.checked > 0);
         self.counts.grants > 0 || ticks
     }
 
-    /// Whether a negative control was detected: one of the guarantees that it must break is broken.
+    /// Whether the checker detected a negative control: at least one guarantee that it must break
+    /// is broken.
     pub fn is_control_detected(&self) -> bool {
         let must = &self.header.must_break;
         let counts = |finding: &&Finding| must.is_empty() || must.contains(&finding.promise);
         self.findings.iter().filter(counts).any(|finding| finding.state == FindingStatus::Broken)
     }
 
-    /// Whether the run ended as expected: without a violation, or, in a negative control, with the
-    /// expected one.
+    /// Whether the run passes: it is complete, has evidence, and either no violation was found or,
+    /// in a negative control, the expected one was.
     pub fn is_as_expected(&self) -> bool {
         let decided = self.findings.iter().all(|finding| finding.state != FindingStatus::Undecided);
         let right = if self.header.guard { decided && self.has_no_violations() } else { self.is_control_detected() };

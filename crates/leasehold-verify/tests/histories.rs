@@ -1,6 +1,6 @@
-//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds,
-//! through all workloads, and two of a scheduled job; all without a violation. And the controls,
-//! which the checker must detect: a checker that finds no violation there would prove nothing here.
+//! Tests every engine under every fault: ten histories of two hundred calls each, with fixed seeds,
+//! through all workloads, and two of a scheduled job. None may have a violation. Also runs the
+//! negative controls, in which the checker must find one.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::guarantees;
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::matrix::{self, MatrixOptions};
-use leasehold_verify::runner::Control;
+use leasehold_verify::runner::NegativeControl;
 
 fn matrix_options() -> MatrixOptions {
     MatrixOptions {
@@ -28,22 +28,22 @@ fn matrix_options() -> MatrixOptions {
     }
 }
 
-/// One test at a time: the controls need the machine's full speed.
+/// Held by each test, because the negative controls need the machine's full speed.
 static SERIAL: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_engine_keeps_its_guarantees_under_every_fault() {
-    let _turn = SERIAL.lock().await;
+    let _serial = SERIAL.lock().await;
     let cells = matrix::cells();
     let total = cells.len();
     let outcomes =
         matrix::run_cells(cells, &matrix_options(), |cell, outcome| println!("{cell}: {}", outcome.summary_line()))
             .await;
     assert_eq!(outcomes.len(), total, "every cell completed");
-    // The table of guarantees, as a soak writes it.
-    let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
-    let table = matrix::guarantee_tables(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
-    std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises.md"), table).expect("written");
+    // The tables of guarantees, as a soak writes them.
+    let cell_outcomes: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
+    let table = matrix::guarantee_tables(&cell_outcomes, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
+    std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guarantees.md"), table).expect("written");
     let broken: Vec<String> = outcomes
         .iter()
         .filter(|(_, outcome)| !outcome.has_no_violations())
@@ -59,12 +59,11 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
         if cell.fault.is_some() {
             assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.summary_line());
         }
-        let tested = guarantees::required_guarantees(*cell);
-        let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
+        let required = guarantees::required_guarantees(*cell);
+        let missing: Vec<_> = required.iter().filter(|guarantee| !outcome.tested.contains(guarantee)).collect();
         assert!(missing.is_empty(), "{cell}: {missing:?} were not tested");
     }
-    // On every engine whose server can fail, at least one running holder was notified of a loss in
-    // time.
+    // On every engine with a server, the time of at least one notification of a loss was checked.
     for local in
         LocalEngine::ALL.iter().copied().filter(|local| ![LocalEngine::Memory, LocalEngine::File].contains(local))
     {
@@ -73,21 +72,21 @@ async fn every_engine_keeps_its_guarantees_under_every_fault() {
         println!("{local}: {notified} losses with a checked notification time");
         assert!(notified > 0, "{local}: no notification of a loss was tested");
     }
-    // As root, including those that fill up a separate disk.
+    // Root can also fill up a separate disk, which is a fault of four engines.
     let all = if rustix::process::geteuid().is_root() { 106 } else { 102 };
     assert_eq!(total, all, "engines and faults");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_control_is_detected() {
-    let _turn = SERIAL.lock().await;
-    let all = Control::ALL.map(|control| {
+    let _serial = SERIAL.lock().await;
+    let all = NegativeControl::ALL.map(|control| {
         [1, 2].map(|seed| {
-            let extent = MatrixOptions { histories: 1, seed, ..matrix_options() };
-            tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("{words}")).await })
+            let options = MatrixOptions { histories: 1, seed, ..matrix_options() };
+            tokio::spawn(async move { matrix::run_control(control, &options, |line| println!("{line}")).await })
         })
     });
-    for (control, running) in Control::ALL.iter().zip(all) {
+    for (control, running) in NegativeControl::ALL.iter().zip(all) {
         for (seed, run) in (1..).zip(running) {
             let found = run.await.expect("no panic").expect("a run");
             println!("{}, seed {seed}: detected in {} of {}", control.description(), found.0, found.1);
@@ -96,6 +95,8 @@ async fn every_control_is_detected() {
     }
 }
 
+/// Runs `leasehold-soak` with its results in `out`; returns whether it succeeded, and what it
+/// printed.
 fn run_soak(out: &Path, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold-soak"));
     let ran = command.arg("--out").arg(out).args(arguments).output().expect("it runs");
@@ -103,24 +104,24 @@ fn run_soak(out: &Path, arguments: &[&str]) -> (bool, String) {
     (ran.status.success(), String::from_utf8_lossy(&words).into_owned())
 }
 
-/// Histories that did not run do not count, and none runs twice.
+/// Cells that did not run are marked in the tables, and histories that ran are not run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partial_soak_is_marked_as_partial_and_resumes_where_it_ended() {
-    let _turn = SERIAL.lock().await;
+    let _serial = SERIAL.lock().await;
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
     let (_, help) = run_soak(&out, &["--help"]);
     assert!(help.contains("--histories N") && !out.exists(), "{help}");
     let page = folder.path().join("guarantees.md");
-    let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
-    std::fs::write(&page, marks).expect("written");
+    let document = "before\n<!-- guarantees -->\nold\n<!-- /guarantees -->\nafter\n";
+    std::fs::write(&page, document).expect("written");
     let (done, words) = run_soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
     assert!(!done && words.contains("do not use it with --only"), "{words}");
-    assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a partial soak writes no table");
+    assert_eq!(std::fs::read_to_string(&page).expect("it is there"), document, "a partial soak writes no table");
     let part = |histories| run_soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
     assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");
-    let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");
+    let table = || std::fs::read_to_string(out.join("guarantees.md")).expect("a table");
     assert!(table().contains("| none | 0 of 3 | not run | not run |"), "{}", table());
     let (done, words) = part("2");
     assert!(done && words.contains("resuming after 1 histories of each cell"), "{words}");

@@ -1,7 +1,8 @@
-//! Every engine under every fault, for any number of histories: `cargo xtask soak`.
+//! The command behind `cargo xtask soak`: tests every engine under every fault, for any number of
+//! histories.
 //!
-//! Prints a line per cell, and writes the results and the table of guarantees to files. The program
-//! is also its own worker.
+//! It prints a line per engine and fault, and writes the results and the tables of guarantees to
+//! files. Each worker process runs this program again.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command")]
 
 use std::path::PathBuf;
@@ -9,15 +10,15 @@ use std::process::ExitCode;
 
 use leasehold_verify::checker::{CheckOptions, TimeBounds};
 use leasehold_verify::matrix::{self, Cell, CellOutcome, MatrixOptions};
-use leasehold_verify::runner::Control;
+use leasehold_verify::runner::NegativeControl;
 use leasehold_verify::worker;
 use serde::{Deserialize, Serialize};
 
 const HELP: &str = "\
 leasehold-soak [--histories N] [--ops N] [--faults N] [--at-once N] [--seed N] [--only ENGINE[/FAULT]] [--for MINUTES] [--out DIR] [--tables FILE]
 
-Runs rounds of ten histories for every engine and fault, until each has the requested number. After each round the results so far are in the
-files. After an interruption, the same command resumes after the last complete round, unless the program was rebuilt.
+Runs rounds of ten histories for every engine and fault, until each has the requested number. Each round updates the files with the
+results. After an interruption, the same command resumes after the last complete round, unless the program was rebuilt.
 
   --histories N   histories for each engine and fault (100)
   --ops N         minimum of calls in a history (1000)
@@ -26,30 +27,35 @@ files. After an interruption, the same command resumes after the last complete r
   --seed N        the first seed (1)
   --only E[/F]    only this engine, or this engine under this fault
   --for MINUTES   start no new round after this time
-  --out DIR       folder for soak.json, promises.md and histories with violations (target/soak)
-  --tables FILE   insert the tables between the marks `<!-- promises -->` and `<!-- /promises -->`";
+  --out DIR       folder for soak.json, guarantees.md and histories with violations (target/soak)
+  --tables FILE   insert the tables between the markers `<!-- guarantees -->` and `<!-- /guarantees -->`";
 
-/// Histories of a cell in one round; each round also has one of a scheduled job.
+/// How many histories a cell has in one round, besides those of a scheduled job.
 const HISTORIES_PER_ROUND: u64 = 10;
 
-/// The results so far, and the run that they belong to.
+/// The results of a soak so far, stored in `soak.json`.
 #[derive(Serialize, Deserialize)]
 struct SoakResults {
-    /// Identifies the run: calls and faults per history, the first seed, the selected cells, and
-    /// the program itself, by its build time.
+    /// Identifies the soak, so that only the same one resumes: calls and faults per history, the
+    /// first seed, the value of `--only`, and the build time of this program in seconds since 1970.
     of: (u64, usize, u64, Option<String>, u64),
-    /// Histories of each cell.
+    /// How many histories of each cell have completed.
     histories: u64,
-    /// When the last of them ended.
+    /// The date on which the last round ended: `2026-11-19`.
     date: String,
     outcomes: Vec<CellOutcome>,
 }
 
+/// The command-line options.
 struct Options {
     matrix: MatrixOptions,
+    /// `--only`: an engine, or an engine and a fault: `redis/clock+strict`. `None`: all cells.
     only: Option<String>,
+    /// `--for`: no round starts after so many minutes. `None`: no limit.
     minutes: Option<u64>,
+    /// `--out`: the folder for the results.
     out_dir: PathBuf,
+    /// `--tables`: the document to insert the tables into.
     tables_file: Option<PathBuf>,
 }
 
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
     exit_code(parse_options().and_then(run_soak))
 }
 
+/// The exit code for a result; an error is printed.
 fn exit_code(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,7 +84,7 @@ fn exit_code(result: Result<(), String>) -> ExitCode {
 fn parse_options() -> Result<Options, String> {
     let worker = std::env::current_exe().map_err(|error| error.to_string())?;
     let out = PathBuf::from("target/soak");
-    let extent = MatrixOptions {
+    let matrix = MatrixOptions {
         histories: 100,
         calls: 1000,
         ticks: 20,
@@ -89,7 +96,7 @@ fn parse_options() -> Result<Options, String> {
         violations_dir: out.clone(),
         check_options: CheckOptions { time_bounds: TimeBounds::Fail },
     };
-    let mut options = Options { matrix: extent, only: None, minutes: None, out_dir: out, tables_file: None };
+    let mut options = Options { matrix, only: None, minutes: None, out_dir: out, tables_file: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))?;
@@ -114,11 +121,14 @@ fn parse_options() -> Result<Options, String> {
     Ok(options)
 }
 
+/// Whether `--only` selects this cell; `None` selects all.
 fn is_selected(cell: &Cell, only: Option<&str>) -> bool {
     let name = format!("{}/{}", cell.engine, cell.name());
     only.is_none_or(|only| name == only || name.split('/').next() == Some(only))
 }
 
+/// Runs rounds until each cell has the requested number of histories, then the negative controls.
+/// Fails with a message if any history or control did not pass.
 fn run_soak(options: Options) -> Result<(), String> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| error.to_string())?;
@@ -158,20 +168,20 @@ fn run_soak(options: Options) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// The results of an earlier, identical run.
+/// The results of an earlier run of the same soak; empty results if there was none.
 fn load_earlier_results(options: &Options) -> SoakResults {
-    let extent = &options.matrix;
-    let invocation = std::fs::metadata(&extent.worker).and_then(|program| program.modified()).ok();
-    let invocation =
-        invocation.and_then(|invocation| invocation.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
-    let of = (extent.calls, extent.faults, extent.seed, options.only.clone(), invocation.as_secs());
+    let matrix = &options.matrix;
+    let built = std::fs::metadata(&matrix.worker).and_then(|program| program.modified()).ok();
+    let built = built.and_then(|built| built.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+    let of = (matrix.calls, matrix.faults, matrix.seed, options.only.clone(), built.as_secs());
     let earlier = std::fs::read_to_string(options.out_dir.join("soak.json")).ok();
     let earlier =
         earlier.and_then(|text| serde_json::from_str::<SoakResults>(&text).ok()).filter(|found| found.of == of);
     earlier.unwrap_or_else(|| SoakResults { of, histories: 0, date: String::new(), outcomes: Vec::new() })
 }
 
-/// Runs some histories of every cell; keeps all of their results or none.
+/// Runs one round: some histories of every cell. Adds the results of all cells or, after an error,
+/// of none.
 async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakResults) -> Result<(), String> {
     let total = cells.len();
     let mut number = 0;
@@ -185,7 +195,7 @@ async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakRe
         _ = tokio::signal::ctrl_c() => return Err("interrupted: run the same command again to resume with this round".to_owned()),
     };
     if outcomes.len() < total {
-        return Err(format!("{} of {total} panicked", total - outcomes.len()));
+        return Err(format!("{} of {total} engine and fault pairs panicked", total - outcomes.len()));
     }
     for (_, outcome) in outcomes {
         let same = |one: &&mut CellOutcome| one.engine == outcome.engine && one.fault == outcome.fault;
@@ -199,45 +209,53 @@ async fn run_round(cells: &[Cell], options: &MatrixOptions, results: &mut SoakRe
     Ok(())
 }
 
+/// Writes the results and the tables to their files.
 fn write_results(options: &Options, results: &SoakResults) -> Result<(), String> {
     let table = matrix::guarantee_tables(&results.outcomes, &results.date);
     let json = serde_json::to_string_pretty(results).map_err(|error| error.to_string())?;
-    for (name, text) in [("soak.json", &json), ("promises.md", &table)] {
+    for (name, text) in [("soak.json", &json), ("guarantees.md", &table)] {
         let path = options.out_dir.join(name);
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     options.tables_file.as_ref().map_or(Ok(()), |file| insert_tables(file, &table))
 }
 
-/// Runs all controls concurrently; a control that the checker does not detect is a problem.
+/// Runs all negative controls concurrently; returns a message for each that failed, or that the
+/// checker did not detect.
 async fn run_controls(options: &MatrixOptions) -> Vec<String> {
-    let extent = MatrixOptions { histories: 5, ..options.clone() };
-    let all = Control::ALL.map(|control| {
-        let extent = extent.clone();
-        tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("control  {words}")).await })
+    let options = MatrixOptions { histories: 5, ..options.clone() };
+    let all = NegativeControl::ALL.map(|control| {
+        let options = options.clone();
+        tokio::spawn(async move { matrix::run_control(control, &options, |line| println!("control  {line}")).await })
     });
     let mut problems = Vec::new();
-    for (control, running) in Control::ALL.iter().zip(all) {
+    for (control, running) in NegativeControl::ALL.iter().zip(all) {
         match running.await {
-            Ok(Ok((found, of))) => {
-                println!("control  {}: detected in {found} of {of}", control.description());
-                if found < of {
-                    problems.push(format!("control not detected in {} of {of}: {}", of - found, control.description()));
+            Ok(Ok((detected, of))) => {
+                println!("control  {}: detected in {detected} of {of}", control.description());
+                if detected < of {
+                    problems.push(format!(
+                        "control not detected in {} of {of}: {}",
+                        of - detected,
+                        control.description()
+                    ));
                 }
             }
-            Ok(Err(trouble)) => problems.push(format!("control {}: {trouble}", control.description())),
+            Ok(Err(error)) => problems.push(format!("control {}: {error}", control.description())),
             Err(panic) => problems.push(format!("control {}: {panic}", control.description())),
         }
     }
     problems
 }
 
-/// Writes the table into a document, between its markers.
+/// Replaces the text between the two marker comments of a document by the tables.
 fn insert_tables(file: &std::path::Path, table: &str) -> Result<(), String> {
-    const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
+    /// The comments before and after the tables.
+    const MARKERS: [&str; 2] = ["<!-- guarantees -->\n", "<!-- /guarantees -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
-    let (before, after) = parts.ok_or_else(|| format!("{} has no {}…{}", file.display(), MARKS[0].trim(), MARKS[1]))?;
-    let text = format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]);
+    let parts = text.split_once(MARKERS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKERS[1])?.1)));
+    let (before, after) =
+        parts.ok_or_else(|| format!("{} has no {}…{}", file.display(), MARKERS[0].trim(), MARKERS[1]))?;
+    let text = format!("{before}{}{table}{}{after}", MARKERS[0], MARKERS[1]);
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }

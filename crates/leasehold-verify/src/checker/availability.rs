@@ -1,4 +1,5 @@
-//! Checks that other servers serve while one is down, and that every worker is served again.
+//! Checks that other servers grant locks while one is down, and that every worker is granted a lock
+//! again after a fault.
 
 use super::format::{format_duration, format_quantity, format_time};
 use super::recovery::{extended_deadline, recovery_bound, was_requested_throughout};
@@ -6,11 +7,12 @@ use super::timeline::{Fault, Invocation, Timeline};
 use super::{SECOND, ViolationLog};
 use crate::history::{Call, RunNanos, WorkerId};
 
-/// After this many grants to others per worker, a queued waiter has been passed over.
+/// A queued waiter has starved if, since then, the other workers had this many grants per worker.
 const MAX_OVERTAKES_PER_WORKER: u64 = 4;
 
-/// The first grant after the other servers could serve that certainly does not come from before the
-/// fault: its request is newer than the fault, or the fault began a second earlier.
+/// The first grant after the other servers could serve that was certainly made during the fault: it
+/// was requested after the fault began, or granted at least a second after that. `None`: there is
+/// none.
 pub(super) fn first_grant_elsewhere(timeline: &Timeline<'_>, fault: &Fault<'_>) -> Option<RunNanos> {
     let served = fault.served_elsewhere_since?;
     let since = timeline.holds.partition_point(|hold| hold.granted_at <= served);
@@ -19,7 +21,7 @@ pub(super) fn first_grant_elsewhere(timeline: &Timeline<'_>, fault: &Fault<'_>) 
     later.find(|hold| hold.requested_at >= fault.from || hold.granted_at >= one_second_in).map(|hold| hold.granted_at)
 }
 
-/// If other servers can serve during this fault, they must grant a lock within the bound.
+/// Reports a fault during which other servers could serve, and granted no lock within the bound.
 pub(super) fn check_during_fault(timeline: &Timeline<'_>, fault: &Fault<'_>, log: &mut ViolationLog) {
     let Some(since) = fault.served_elsewhere_since else { return };
     let bound = recovery_bound(timeline);
@@ -46,10 +48,10 @@ pub(super) fn check_during_fault(timeline: &Timeline<'_>, fault: &Fault<'_>, log
     log.add_time_violation((since, granted.unwrap_or(by)), &[], &[], title, description);
 }
 
-/// When the last running worker that requested a lock had one again after `from`; and the workers
-/// that had none.
+/// When every running worker that requested a lock had been granted one since `from`; and the
+/// workers that were granted none. The time is `None` if there are such workers.
 pub(super) fn last_worker_served(timeline: &Timeline<'_>, from: RunNanos) -> (Option<RunNanos>, Vec<WorkerId>) {
-    let (mut last, mut without) = (None, Vec::new());
+    let (mut last, mut unserved) = (None, Vec::new());
     for (&worker, life) in &timeline.workers {
         let ended = |end: Option<RunNanos>| end.is_some_and(|end| end <= from);
         if life.started_at > from || ended(life.killed_at) || ended(life.ended_at) {
@@ -63,15 +65,15 @@ pub(super) fn last_worker_served(timeline: &Timeline<'_>, from: RunNanos) -> (Op
         let granted = timeline.holds.iter().find(|hold| hold.worker == worker && hold.granted_at >= from);
         match granted {
             Some(hold) => last = last.max(Some(hold.granted_at)),
-            None if timeline.calls.iter().any(|invocation| requested(&invocation)) => without.push(worker),
+            None if timeline.calls.iter().any(|invocation| requested(&invocation)) => unserved.push(worker),
             None => {}
         }
     }
-    if without.is_empty() { (last, without) } else { (None, without) }
+    if unserved.is_empty() { (last, unserved) } else { (None, unserved) }
 }
 
-/// Reports a worker that stayed in the queue while others acquired the lock many times after a
-/// fault.
+/// Reports each worker that waited in the queue from `from` on, after a fault, and was granted no
+/// lock while the others were granted many.
 pub(super) fn check_starved_workers(
     timeline: &Timeline<'_>,
     fault: &Fault<'_>,

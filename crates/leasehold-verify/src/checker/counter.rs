@@ -1,4 +1,4 @@
-//! Checks that no increment is lost.
+//! Checks that no increment of a counter is lost.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,21 +9,26 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Call, OpId, Outcome, RunNanos, Workload};
 use crate::verdict::Guarantee;
 
-/// The state of one counter.
+/// What the calls so far show about one counter.
 #[derive(Default)]
 struct Counter<'a> {
     /// The accepted writes, by value.
     writes_by_value: HashMap<u64, &'a Invocation<'a>>,
+    /// How many writes were accepted.
     accepted_count: u64,
     /// Whether there are writes with an unknown outcome.
     has_unknown_writes: bool,
+    /// The highest value that was read or written.
     highest_value: u64,
+    /// When the last accepted write ended.
     last_write_at: RunNanos,
-    /// The last value that each hold read.
+    /// The last value that each holder read and has not overwritten yet.
     read_values: HashMap<OpId, u64>,
+    /// Whether a value was written twice.
     has_duplicate: bool,
 }
 
+/// Checks the counters of the workload `counter`.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Counter);
     if timeline.header.workload != Workload::Counter {
@@ -47,8 +52,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// Orders reads by their end and writes by their beginning: the value that a hold read comes before
-/// its write. Simultaneous calls of a worker are in the order of their numbers.
+/// All calls, reads ordered by their end and the others by their beginning, so that a holder's read
+/// comes before its write. Calls at the same time are in the order of their numbers.
 fn effect_order<'a>(timeline: &'a Timeline<'a>) -> Vec<&'a Invocation<'a>> {
     let key = |invocation: &&Invocation<'_>| match (invocation.call, invocation.ended) {
         (Call::Read { .. }, Some((end, _))) => (end, invocation.op),
@@ -59,6 +64,8 @@ fn effect_order<'a>(timeline: &'a Timeline<'a>) -> Vec<&'a Invocation<'a>> {
     calls
 }
 
+/// Adds a read or write to the counter, and reports a write that is not one more than was read, or
+/// that repeats a value.
 fn apply_call<'a>(
     timeline: &Timeline<'_>,
     name: &str,
@@ -136,8 +143,9 @@ fn report_duplicate(
     );
 }
 
+/// Checks that the counter's highest value is the number of its accepted increments.
 fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: &mut ViolationLog) {
-    // A value that was written twice is a violation already.
+    // If a value was written twice, that has been reported, and explains a total that is too low.
     let short = counter.highest_value < counter.accepted_count && !counter.has_duplicate;
     let long = counter.highest_value > counter.accepted_count && !counter.has_unknown_writes;
     if !short && !long {

@@ -1,4 +1,4 @@
-//! Checks that every call ends within a second of its deadline.
+//! Checks that every call ends at most a second after its deadline.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_duration, format_quantity, format_time, format_worker};
@@ -10,8 +10,10 @@ use crate::verdict::Guarantee;
 /// How much later than its deadline a call may end.
 const DEADLINE_GRACE: RunNanos = 1_000_000_000;
 
+/// Checks every call against its deadline.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Deadlines);
+    // The latest end of a call: its distance to the deadline, and whether it is after it.
     let mut latest: Option<(RunNanos, bool)> = None;
     for invocation in &timeline.calls {
         let life = timeline.lifetime(invocation.worker_id);
@@ -20,8 +22,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
         // counts as late.
         let last = life.killed_at.map_or(timeline.last_event_at, |killed| killed.min(timeline.last_event_at));
         let until = end.unwrap_or(last).max(invocation.began_at);
-        let slept = life.paused_time(invocation.began_at, until);
-        let due = invocation.deadline.map(|due| due.saturating_add(slept));
+        let paused = life.paused_time(invocation.began_at, until);
+        let due = invocation.deadline.map(|due| due.saturating_add(paused));
         match (end, due) {
             (Some(end), Some(due)) => {
                 log.checked_count += 1;
@@ -29,11 +31,11 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
                 let key = |(by, after): (RunNanos, bool)| if after { i128::from(by) } else { -i128::from(by) };
                 latest = latest.filter(|&one| key(one) >= key(late)).or(Some(late));
                 if end > due.saturating_add(DEADLINE_GRACE) {
-                    report(timeline, invocation, Some((end, end - due)), &mut log);
+                    report_late_call(timeline, invocation, Some((end, end - due)), &mut log);
                 }
             }
             (Some(_), None) => {}
-            // The work of a tick is dropped when its lock is lost.
+            // The work of a tick is cancelled when its lock is lost, so it needs no end.
             (None, _) if matches!(invocation.call, Call::Tick { .. }) => {}
             // A worker that is stopped to the end of the history cannot end a call.
             (None, _) if life.pauses.last().is_some_and(|&(_, to)| to == RunNanos::MAX) => {}
@@ -41,7 +43,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
                 let overdue = due.is_some_and(|due| last > due.saturating_add(DEADLINE_GRACE));
                 if overdue || (timeline.is_complete && life.killed_at.is_none()) {
                     log.checked_count += 1;
-                    report(timeline, invocation, None, &mut log);
+                    report_late_call(timeline, invocation, None, &mut log);
                 }
             }
         }
@@ -64,7 +66,9 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-fn report(
+/// Reports a call that ended late or never. `end_and_delay` is when it ended, and how much after
+/// its deadline; `None`: it never ended.
+fn report_late_call(
     timeline: &Timeline<'_>,
     invocation: &Invocation<'_>,
     end_and_delay: Option<(RunNanos, RunNanos)>,
@@ -103,13 +107,14 @@ fn report(
     }
 }
 
+/// What was called, in words.
 fn call_name(call: &Call) -> String {
     match call {
         Call::Lock { lock, .. } => format!("lock {lock:?}"),
         Call::Release { hold } => format!("the release of hold {hold}"),
         Call::Write { register, .. } => format!("a write to {register:?}"),
         Call::Read { register, .. } => format!("a read of {register:?}"),
-        Call::Evict { lock, token, .. } => format!("the eviction of token {token} of {lock:?}"),
+        Call::Evict { lock, token, .. } => format!("the force release of token {token} of {lock:?}"),
         Call::Tick { job, tick, .. } => format!("tick {tick} of {job:?}"),
     }
 }

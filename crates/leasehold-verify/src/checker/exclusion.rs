@@ -1,4 +1,4 @@
-//! Checks that no two claims whose modes conflict hold a lock at once.
+//! Checks that no two holders with conflicting modes hold a lock at once.
 
 use super::format::{describe_fault_at, format_count, format_duration, format_quantity, format_time, format_worker};
 use super::timeline::{Hold, Timeline};
@@ -6,6 +6,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::Mode;
 use crate::verdict::Guarantee;
 
+/// Checks the holds of every lock.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Exclusion);
     let locks = timeline.holds_by_lock();
@@ -15,9 +16,9 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let figure = match log.checked_count {
         0 => "no holds".to_owned(),
         n => {
-            let at_once = format_count(log.violation_count());
+            let overlapping = format_count(log.violation_count());
             format!(
-                "{} of {}, {at_once} at once with another",
+                "{} of {}, {overlapping} overlapping another",
                 format_quantity(n, "hold"),
                 format_quantity(locks.len() as u64, "lock")
             )
@@ -26,11 +27,12 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
+/// Checks the holds of one lock, which are ordered by the time of the grant.
 fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) {
-    // The holds that are still active. Readers are stored separately: they need not be compared
-    // with each other.
-    let mut alone: Vec<&Hold<'_>> = Vec::new();
-    let mut shared: Vec<&Hold<'_>> = Vec::new();
+    // The earlier holds that their holders can still rely on. Shared ones are separate, because
+    // they need not be compared with each other.
+    let mut exclusive_holds: Vec<&Hold<'_>> = Vec::new();
+    let mut shared_holds: Vec<&Hold<'_>> = Vec::new();
     for &hold in holds {
         if matches!(hold.mode, Mode::Permits { .. }) {
             continue;
@@ -39,21 +41,21 @@ fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationL
         if hold.relied_on_until <= hold.granted_at {
             continue;
         }
-        alone.retain(|other| other.relied_on_until > hold.granted_at);
+        exclusive_holds.retain(|other| other.relied_on_until > hold.granted_at);
         let exclusive = hold.mode == Mode::Exclusive;
         if exclusive {
-            shared.retain(|other| other.relied_on_until > hold.granted_at);
+            shared_holds.retain(|other| other.relied_on_until > hold.granted_at);
         }
-        let others = alone.iter().chain(shared.iter().filter(|_| exclusive));
+        let others = exclusive_holds.iter().chain(shared_holds.iter().filter(|_| exclusive));
         let worst = others.filter(|other| other.conflicts_with(hold)).max_by_key(|other| other.relied_on_until);
         if let Some(other) = worst {
-            report(timeline, other, hold, log);
+            report_overlap(timeline, other, hold, log);
         }
-        if exclusive { alone.push(hold) } else { shared.push(hold) }
+        if exclusive { exclusive_holds.push(hold) } else { shared_holds.push(hold) }
     }
 }
 
-fn report(timeline: &Timeline<'_>, first: &Hold<'_>, second: &Hold<'_>, log: &mut ViolationLog) {
+fn report_overlap(timeline: &Timeline<'_>, first: &Hold<'_>, second: &Hold<'_>, log: &mut ViolationLog) {
     let to = first.relied_on_until.min(second.relied_on_until);
     let from = second.granted_at;
     let title = format!("two held {:?} for {}", first.lock, format_duration(to - from));
@@ -74,7 +76,7 @@ fn report(timeline: &Timeline<'_>, first: &Hold<'_>, second: &Hold<'_>, log: &mu
     log.add_violation((from, to), &[first.worker, second.worker], &[first.op, second.op], title, words);
 }
 
-/// Capitalizes the first letter.
+/// The text with its first letter capitalized.
 pub(crate) fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

@@ -1,9 +1,9 @@
-//! Formats times, numbers and names for people.
+//! Formats times, numbers and names in the descriptions of violations.
 
 use super::timeline::Timeline;
 use crate::history::{RunNanos, WorkerId};
 
-/// An instant: `3.214 s`.
+/// A time since the start of the run: `3.214 s`.
 pub(crate) fn format_time(t: RunNanos) -> String {
     format!("{}.{:03} s", format_count(t / 1_000_000_000), t / 1_000_000 % 1_000)
 }
@@ -31,12 +31,12 @@ pub(crate) fn format_count(n: u64) -> String {
     out
 }
 
-/// `1 grant`, `2 grants`.
-pub(crate) fn format_quantity(n: u64, one: &str) -> String {
-    format!("{} {one}{}", format_count(n), if n == 1 { "" } else { "s" })
+/// A number with its noun, which gets an `s` unless `n` is 1: `1 grant`, `2 grants`.
+pub(crate) fn format_quantity(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", format_count(n), if n == 1 { "" } else { "s" })
 }
 
-/// `worker 3 on lane 1`.
+/// A worker with its lane, if it is known: `worker 3 on lane 1`.
 pub(crate) fn format_worker(timeline: &Timeline<'_>, worker: WorkerId) -> String {
     match timeline.lifetime(worker).lane {
         Some(lane) => format!("worker {worker} on lane {lane}"),
@@ -44,13 +44,13 @@ pub(crate) fn format_worker(timeline: &Timeline<'_>, worker: WorkerId) -> String
     }
 }
 
-/// A sentence about the fault that was active at that time, or the last one before it.
+/// A sentence about the fault that was active at time `t`, or the last one before it.
 pub(crate) fn describe_fault_at(timeline: &Timeline<'_>, t: RunNanos) -> String {
     let begun = timeline.faults.iter().filter(|fault| fault.from <= t);
     match begun.max_by_key(|fault| (fault.effective_end().min(t), fault.from)) {
-        None => "There was no fault before.".to_owned(),
+        None => "No fault had begun before.".to_owned(),
         Some(fault) if fault.effective_end() >= t => {
-            format!("Fault {} ({} of {}) was going on.", fault.number, fault.kind, fault.target)
+            format!("Fault {} ({} of {}) was active.", fault.number, fault.kind, fault.target)
         }
         Some(fault) => {
             let ago = format_duration(t.saturating_sub(fault.effective_end()));

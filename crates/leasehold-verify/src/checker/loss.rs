@@ -1,5 +1,5 @@
-//! Checks that no guard reports a lock as held after its deadline. Its holder must be notified of
-//! the loss by then, and before anyone else holds the lock.
+//! Checks that no guard reports a lock as held after its deadline, and that a holder is notified of
+//! a loss by then and before another holder is granted the lock.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_duration, format_quantity, format_time, format_worker};
@@ -8,18 +8,22 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Mode, RunNanos};
 use crate::verdict::Guarantee;
 
-/// The allowance for a running worker to wake up.
+/// How much later than it should a running worker may be notified: it needs processor time to wake
+/// up.
 const WAKE_UP_GRACE: RunNanos = 100_000_000;
 
-/// The time limit for reporting a loss. Workers wait twice as long before they release a hold that
-/// they lost.
+/// After a check shows the loss, the notification must come within this time. Workers wait twice as
+/// long for it before they release.
 const NOTIFICATION_BOUND: RunNanos = 500_000_000;
 
+/// Checks every hold's checks and its loss.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Loss);
-    let mut notices: Vec<i128> = Vec::new();
+    // How much later than the deadline each holder that ran was notified; negative: earlier.
+    let mut notification_delays: Vec<i128> = Vec::new();
     for holds in timeline.holds_by_lock().values() {
-        let alone: Vec<&Hold<'_>> = holds.iter().copied().filter(|hold| hold.mode == Mode::Exclusive).collect();
+        let exclusive_holds: Vec<&Hold<'_>> =
+            holds.iter().copied().filter(|hold| hold.mode == Mode::Exclusive).collect();
         for hold in holds {
             let over = hold.lost.is_some() || hold.unheld_since.is_some();
             log.checked_count += hold.held_checks.len() as u64 + u64::from(over);
@@ -28,42 +32,45 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
                 check_missing_notification(timeline, hold, &mut log);
                 continue;
             };
-            // A holder that does not follow a release request loses the lock at its deadline.
-            if hold.evicted_at.is_none() && hold.release_requested_at.is_none() {
+            // A holder that ignores a release request loses the lock at its deadline, as intended.
+            if hold.force_released_at.is_none() && hold.release_requested_at.is_none() {
                 check_unneeded_loss(timeline, hold, lost, &mut log);
             }
             if ran_until_loss(timeline, hold, lost, deadline) {
-                notices.push(i128::from(lost) - i128::from(deadline));
+                notification_delays.push(i128::from(lost) - i128::from(deadline));
             }
-            // A reader conflicts only with exclusive holders.
-            let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
-            // The eviction check covers the notification of evicted holders.
-            let alone = timeline.header.exclusion && hold.evicted_at.is_none();
-            let overtaken = alone && check_notified_before_next_grant(timeline, hold, lost, deadline, others, &mut log);
+            // A shared holder conflicts only with exclusive ones.
+            let others = if hold.mode == Mode::Exclusive { holds } else { &exclusive_holds };
+            // The eviction check covers the notification of force-released holders.
+            let must_be_first = timeline.header.exclusion && hold.force_released_at.is_none();
+            let overtaken =
+                must_be_first && check_notified_before_next_grant(timeline, hold, lost, deadline, others, &mut log);
             if !overtaken {
                 check_late_notification(timeline, hold, lost, deadline, &mut log);
             }
         }
     }
-    notices.sort_unstable();
-    let figure = summary(timeline, &notices);
+    notification_delays.sort_unstable();
+    let figure = summary(timeline, &notification_delays);
     log.into_result(figure)
 }
 
-/// The number of losses whose holder ran all the time. For any other holder, a late notification
-/// proves nothing.
+/// How many losses have a holder that ran all the time, so that the time of its notification
+/// counts.
 pub(super) fn notified_losses(timeline: &Timeline<'_>) -> u64 {
     let ran =
         |hold: &&Hold<'_>| hold.lost.is_some_and(|(lost, deadline)| ran_until_loss(timeline, hold, lost, deadline));
     timeline.holds.iter().filter(ran).count() as u64
 }
 
+/// Whether the holder ran all the time from the deadline, or the loss if that was earlier, until it
+/// was notified.
 fn ran_until_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, deadline: RunNanos) -> bool {
     timeline.lifetime(hold.worker).ran_throughout(deadline.min(lost), lost)
 }
 
-/// The number of checks and of losses, and of the losses whose notification time counts because the
-/// holder ran.
+/// What was measured, in words: the number of checks and losses, and when holders that ran were
+/// notified.
 fn summary(timeline: &Timeline<'_>, notification_delays: &[i128]) -> String {
     let losses = timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
     let checks: u64 = timeline.holds.iter().map(|hold| hold.held_checks.len() as u64).sum();
@@ -88,13 +95,14 @@ fn summary(timeline: &Timeline<'_>, notification_delays: &[i128]) -> String {
     }
 }
 
-/// The distance to the deadline, before or after.
+/// The distance to the deadline in words; a positive offset is after it.
 fn relative_to_deadline(offset: i128) -> String {
     let far = format_duration(u64::try_from(offset.unsigned_abs()).unwrap_or(u64::MAX));
     if offset > 0 { format!("{far} after the deadline") } else { format!("{far} before the deadline") }
 }
 
-/// Checks the hold's `Held` lines: none after the deadline, none after the loss.
+/// Checks the times at which the holder found the lock held: none after the deadline or the loss,
+/// and no lease longer than the TTL.
 fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let worker = capitalized(&format_worker(timeline, hold.worker));
     let ttl = timeline.header.ttl;
@@ -129,8 +137,8 @@ fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut Violatio
     }
 }
 
-/// Reports a lock that a running holder lost while all faults hit servers that do not store the
-/// lock. On a busy machine a renewal may be late.
+/// Reports a lock that a running holder lost although every fault at that time hit only servers
+/// that do not keep the lock. It is a time bound: on a busy machine a renewal may be late.
 fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, log: &mut ViolationLog) {
     let since = lost.saturating_sub(timeline.header.ttl.saturating_mul(2));
     let near = |fault: &&Fault<'_>| {
@@ -166,8 +174,7 @@ fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos,
     log.add_time_violation((fault.from, lost), &[hold.worker], &[hold.op], title, words);
 }
 
-/// Reports a loss without any notification. A holder that makes no checks of its own relies on the
-/// notification.
+/// Reports a loss that a check of the holder's own showed, and of which it was never notified.
 fn check_missing_notification(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let Some(unheld) = hold.unheld_since else { return };
     let by = unheld.saturating_add(NOTIFICATION_BOUND);
@@ -181,7 +188,8 @@ fn check_missing_notification(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mu
     }
 }
 
-/// Reports a notification that came later than the end of the hold.
+/// Reports a notification that came too long after the deadline, or after a check that showed the
+/// loss.
 fn check_late_notification(
     timeline: &Timeline<'_>,
     hold: &Hold<'_>,
@@ -201,6 +209,7 @@ fn check_late_notification(
     }
 }
 
+/// Reports a late or missing notification. `title` completes "the loss of LOCK …".
 fn report_notification(
     timeline: &Timeline<'_>,
     hold: &Hold<'_>,
@@ -220,8 +229,8 @@ fn report_notification(
     log.add_time_violation(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
 }
 
-/// Reports a notification that came only after another holder's grant, although the holder ran all
-/// the time.
+/// Reports a holder that ran all the time, and was notified of its loss only after another holder
+/// was granted the lock. Returns whether it was reported.
 fn check_notified_before_next_grant(
     timeline: &Timeline<'_>,
     hold: &Hold<'_>,
@@ -232,7 +241,7 @@ fn check_notified_before_next_grant(
 ) -> bool {
     let from = others.partition_point(|other| other.granted_at <= hold.granted_at);
     let after = others.iter().skip(from).take_while(|other| other.granted_at.saturating_add(WAKE_UP_GRACE) < lost);
-    // A grant that was recorded late may have come before.
+    // Whether the other grant certainly came after this hold's: a grant may be recorded late.
     let later = |other: &Hold<'_>| {
         let by_token = timeline.header.fencing && other.token > hold.token;
         by_token || other.requested_at >= hold.granted_at || other.certainly_held_until > other.granted_at

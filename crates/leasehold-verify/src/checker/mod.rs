@@ -1,31 +1,30 @@
-//! The checker: a history in, a verdict out. Pure: it reads no clock and no file.
+//! The checker: takes a history and returns a verdict. It reads no clock and no file.
 //!
-//! All checks build on three certainties:
-//! - A holder may *rely on* a hold from its grant until the last deadline that the holder knew of.
+//! All checks build on these facts:
+//! - A holder may *rely on* a lock from its grant until the last deadline that the holder knew of.
 //! - A lock is *certainly held* from its grant until its last `Held` line, or until the beginning
-//!   of a release which answered that the lock was held until then.
+//!   of a release whose outcome was `Released`.
 //! - An operation that ended before another began came before it. No other order is certain.
-//!
-//! A call without an end, or with an unknown outcome, may have had its effect at any time from its
-//! beginning on, or never.
+//! - A call without an end, or with an unknown outcome, may have taken effect at any time after its
+//!   beginning, or never.
 //!
 //! | guarantee | what is checked | why it gives no false alarm |
 //! |---|---|---|
-//! | exclusion | per lock, no two spans in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to release, knew of the loss, was killed, or an eviction of it began | a deadline guarantees exactly that under any fault; spans that touch do not overlap, a re-entry is no conflict |
+//! | exclusion | per lock, of two conflicting holders, the times in which they could rely on the lock do not overlap: from the grant to the last deadline that the holder knew of, or until it began to release, was notified of the loss, was killed, or its force release began | the deadline guarantees exactly that under any fault; times that only touch do not overlap, and a re-entry is no conflict |
 //! | tokens | per lock, no token twice except for re-entries; a grant that ended before another was requested has the lower token | concurrent grants may have either order |
 //! | re-entry | an owner that requests the lock again while it certainly holds it, and certainly still holds it after the grant, keeps its token | a hold that may have been lost in between is left out |
-//! | permits | the sum of the permits that can be relied on never exceeds the limit | the same spans |
-//! | fencing | each fenced register is linearizable: its operations have an order that fits their times and its rule | exact search; unknown writes may be placed anywhere or left out; an undecided search is no violation |
+//! | permits | the sum of the permits that holders can rely on never exceeds the limit | a holder can rely on them as with exclusion |
+//! | fencing | each fenced register is linearizable: its operations have an order that fits their times and its rule | the search is exact; unknown writes may be placed anywhere or left out; an undecided search is no violation |
 //! | fencing, unfenced registers | no write is accepted after one of a later holder of the same lock | only writes that certainly came after it count |
-//! | counter | no two accepted writes of one value, each one more than its hold had read, and as high as the number of increments | refused and failed writes do not count, unknown ones only upwards |
+//! | counter | no value is written twice, each write is one more than its holder had read, and the highest value is the number of increments | refused and failed writes do not count, unknown ones only upwards |
 //! | order | a waiter that was seen in the queue before another request is served before it | checked only where no fault was near and the worker ran |
 //! | ticks | a tick runs again only if its run was lost, and no two runs of a job overlap | a run counts until its worker was stopped |
 //! | loss | no `Held` after its deadline or after the loss; a running worker gets a notification of the loss (a check of its own does not count), by the deadline, and before another holder has the lock | a stopped worker cannot be notified; 100 ms are allowed to wake up |
 //! | recovery | the lock is granted again within a bound after each fault | only where a worker waited in time and no other fault was near |
 //! | leaks | no lock or waiter is left at the end | checked after all workers had ended |
 //! | deadlines | every call ends within a second of its deadline | the time in which its worker did not run is added |
-//! | eviction | an evicted holder is notified within half a second; the token that the eviction returns is above its own, and below that of every holder that stays, and of the next | a stopped worker, or one whose engine was disturbed, cannot be notified |
-//! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
+//! | eviction | a force-released holder is notified within half a second; the returned fence token is above its own token, and below that of every remaining holder and of the next one | a stopped worker, or one whose engine was disturbed, cannot be notified |
+//! | load | while a server refuses writes, each client opens at most ten connections, and ten more each second | the proxies in front of the servers count the connections |
 
 mod availability;
 mod counter;
@@ -51,30 +50,32 @@ use crate::history::{Call, Event, OpId, Outcome, OutcomeClass, RunNanos, WorkerI
 use crate::verdict::{Finding, FindingStatus, Guarantee, Totals, Verdict, Violation};
 use timeline::Timeline;
 
+/// A second, in nanoseconds.
 pub(crate) const SECOND: RunNanos = 1_000_000_000;
 
-/// How many violations are described; all are counted.
+/// A verdict describes at most this many violations; all are counted.
 const MAX_DESCRIBED_VIOLATIONS: usize = 100;
 
-/// How exceeded time bounds are treated: recovery, a call's deadline plus one second, the
-/// notification of a loss, the progress of ticks.
+/// Whether an exceeded time bound is a violation: the recovery after a fault, a call's deadline
+/// plus a second, the notification of a loss or force release, the interval between ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeBounds {
-    /// They count like all other violations.
+    /// An exceeded time bound is a violation.
     #[default]
     Fail,
-    /// They are reported, but do not count: a busy machine is slow.
+    /// An exceeded time bound is listed in [`Verdict::late`] and is no violation: the machine may
+    /// be busy.
     Report,
 }
 
 /// The options of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// How exceeded time bounds are treated.
+    /// Whether an exceeded time bound is a violation.
     pub time_bounds: TimeBounds,
 }
 
-/// Checks a history; exceeded time bounds count.
+/// Checks a history; exceeded time bounds are violations.
 pub fn check(events: &[Event]) -> Verdict {
     check_with(events, CheckOptions::default())
 }
@@ -133,28 +134,29 @@ pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
     }
 }
 
-/// The result of one guarantee's check.
+/// The result of checking one guarantee.
 pub(crate) struct GuaranteeResult {
     finding: Finding,
     violations: Vec<Violation>,
 }
 
 impl GuaranteeResult {
-    /// The engine does not guarantee it under this run's faults: violations are only counted.
+    /// Marks the guarantee as not guaranteed under this run's faults: its violations stay counted
+    /// in the finding, and are removed from the verdict.
     fn mark_not_guaranteed(&mut self) {
         if self.finding.checked > 0 {
             self.finding.state = FindingStatus::Unpromised;
-            self.finding.figure = format!("not promised under these faults; {}", self.finding.figure);
+            self.finding.figure = format!("not guaranteed under these faults; {}", self.finding.figure);
             self.violations.clear();
         }
     }
 
-    /// Exceeded time bounds are reported, but do not count.
+    /// Removes the violations that are only exceeded time bounds, and returns them.
     fn take_time_violations(&mut self) -> Vec<Violation> {
         let late: Vec<Violation> = self.violations.extract_if(.., |one| one.about_time).collect();
         if !late.is_empty() {
             self.finding.broken -= late.len() as u64;
-            self.finding.figure = format!("{}; {} about time, only reported", self.finding.figure, late.len());
+            self.finding.figure = format!("{}; {} over a time bound, only reported", self.finding.figure, late.len());
             if self.violations.is_empty() && self.finding.state == FindingStatus::Broken {
                 self.finding.state = FindingStatus::Kept;
             }
@@ -163,10 +165,12 @@ impl GuaranteeResult {
     }
 }
 
-/// Collects the results of a check.
+/// Collects the violations of one guarantee during its check.
 pub(crate) struct ViolationLog {
     guarantee: Guarantee,
+    /// How many items were checked.
     checked_count: u64,
+    /// Whether a search reached its limit.
     is_undecided: bool,
     violations: Vec<Violation>,
 }
@@ -176,7 +180,7 @@ impl ViolationLog {
         Self { guarantee, checked_count: 0, is_undecided: false, violations: Vec::new() }
     }
 
-    /// Records a violation.
+    /// Records a violation. `span` is its beginning and end; `description` is a few sentences.
     fn add_violation(
         &mut self,
         span: (RunNanos, RunNanos),
@@ -188,7 +192,8 @@ impl ViolationLog {
         self.push(span, workers, ops, title, description, false);
     }
 
-    /// Records an exceeded time bound.
+    /// Records an exceeded time bound, which [`TimeBounds`] may exclude from the violations. `span`
+    /// is its beginning and end.
     fn add_time_violation(
         &mut self,
         span: (RunNanos, RunNanos),
@@ -226,12 +231,12 @@ impl ViolationLog {
         });
     }
 
-    /// The number of violations.
+    /// The number of violations recorded so far.
     fn violation_count(&self) -> u64 {
         self.violations.len() as u64
     }
 
-    /// The result: kept if anything was checked and there is no violation.
+    /// Ends the check. `figure` says in words what was measured.
     fn into_result(self, figure: String) -> GuaranteeResult {
         let state = match (self.violations.is_empty(), self.checked_count) {
             (false, _) => FindingStatus::Broken,
@@ -245,6 +250,7 @@ impl ViolationLog {
     }
 }
 
+/// Counts the calls, grants, losses and faults of the history.
 fn totals(timeline: &Timeline<'_>) -> Totals {
     let mut counts = Totals {
         calls: timeline.calls.len() as u64,

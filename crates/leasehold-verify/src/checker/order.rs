@@ -1,4 +1,4 @@
-//! Checks that the engine grants a lock to waiters in the order of their queue.
+//! Checks that the engine grants a lock to waiters in the order of its queue.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_count, format_time, format_worker};
@@ -7,6 +7,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Call, Mode, OpId, Outcome, RunNanos, WorkerId, Workload};
 use crate::verdict::Guarantee;
 
+/// Checks the waiters of the workload `queue`.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Order);
     if timeline.header.workload != Workload::Queue {
@@ -17,24 +18,31 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     }
     let mut excused = 0;
     for holds in timeline.holds_by_lock().values() {
-        // Exclusive holders are granted the lock one after the other: ordered by token, or by the
-        // time of the grant.
-        let served = |hold: &&Hold<'_>| if timeline.header.fencing { hold.token } else { hold.granted_at };
+        // Exclusive holders are granted the lock one after the other. Their order is that of their
+        // tokens if the engine guarantees rising tokens, otherwise that of the grants' times.
+        let grant_order = |hold: &&Hold<'_>| if timeline.header.fencing { hold.token } else { hold.granted_at };
         let alone = holds.iter().copied().filter(|hold| hold.is_waiting && hold.mode == Mode::Exclusive);
         let mut grants: Vec<&Hold<'_>> = alone.collect();
-        grants.sort_by_key(|hold| (served(hold), hold.granted_at));
-        // Of the holds granted before, the one that was requested last. Holds of equal rank have no
-        // order.
+        grants.sort_by_key(|hold| (grant_order(hold), hold.granted_at));
+        // Of the earlier grants, the one that was requested last. Among grants that are equal in
+        // this order, none is earlier.
         let mut latest: Option<&Hold<'_>> = None;
-        for group in grants.chunk_by(|a, b| served(a) == served(b)) {
+        for group in grants.chunk_by(|a, b| grant_order(a) == grant_order(b)) {
             for hold in group {
                 let Some(queued) = hold.queued_at else { continue };
                 log.checked_count += 1;
                 let Some(other) = latest.filter(|other| other.requested_at > queued) else { continue };
                 if is_undisturbed(timeline, hold.worker, queued, hold.granted_at) {
-                    let came_to =
+                    let outcome =
                         format!("was granted it at {} with token {}", format_time(hold.granted_at), hold.token);
-                    report(timeline, (hold.worker, hold.op), (queued, hold.granted_at), &came_to, other, &mut log);
+                    report_overtaking(
+                        timeline,
+                        (hold.worker, hold.op),
+                        (queued, hold.granted_at),
+                        &outcome,
+                        other,
+                        &mut log,
+                    );
                 } else {
                     excused += 1;
                 }
@@ -49,8 +57,8 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             let mut later = grants.iter().filter(|hold| hold.requested_at > queued && hold.granted_at < until);
             let Some(other) = later.next() else { continue };
             if is_undisturbed(timeline, waiter.worker_id, queued, other.granted_at) {
-                let came_to = format!("waited until {} and was not granted it", format_time(until));
-                report(timeline, (waiter.worker_id, waiter.op), (queued, until), &came_to, other, &mut log);
+                let outcome = format!("waited until {} and was not granted it", format_time(until));
+                report_overtaking(timeline, (waiter.worker_id, waiter.op), (queued, until), &outcome, other, &mut log);
             } else {
                 excused += 1;
             }
@@ -67,20 +75,23 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// Whether this call requested one of these locks exclusively, and timed out first.
+/// Whether this call waited for the exclusive lock of these holds, and timed out.
 fn timed_out(invocation: &Invocation<'_>, holds: &[&Hold<'_>]) -> bool {
     let Call::Lock { lock, mode: Mode::Exclusive, waits: true, .. } = invocation.call else { return false };
     matches!(invocation.ended, Some((_, Outcome::TimedOut))) && holds.first().is_some_and(|hold| hold.lock == lock)
 }
 
-/// Whether no fault was active while it was queued, or within a TTL before.
+/// Whether the worker ran all the time from `queued` to `until`, and no fault was active then or in
+/// the TTL before.
 fn is_undisturbed(timeline: &Timeline<'_>, worker: WorkerId, queued: RunNanos, until: RunNanos) -> bool {
     let near = |from: RunNanos, to: RunNanos| from <= until && to.saturating_add(timeline.header.ttl) >= queued;
     let fault = timeline.faults.iter().any(|fault| near(fault.from, fault.effective_end()));
     !fault && timeline.lifetime(worker).ran_throughout(queued, until)
 }
 
-fn report(
+/// Reports a waiter that was overtaken: `outcome` says how its wait ended, `other` is the hold that
+/// was requested later and granted earlier.
+fn report_overtaking(
     timeline: &Timeline<'_>,
     (worker, op): (WorkerId, OpId),
     (queued, until): (RunNanos, RunNanos),

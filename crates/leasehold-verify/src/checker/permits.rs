@@ -1,4 +1,4 @@
-//! Checks that holders never have more permits than the limit.
+//! Checks that the holders of a semaphore never have more permits than its limit.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Mode, RunNanos};
 use crate::verdict::Guarantee;
 
+/// Checks the holds of every semaphore.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Permits);
     let (mut most, mut limit) = (0, 0);
@@ -29,7 +30,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-/// The maximum of permits in use at once, and the limit.
+/// Checks one semaphore; returns the most permits that were in use at once, and the limit.
 fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationLog) -> (u64, u64) {
     let permits = |hold: &Hold<'_>| if let Mode::Permits { n, limit } = hold.mode { Some((n, limit)) } else { None };
     // If the limits disagree, only a sum above the highest is certainly a violation.
@@ -50,17 +51,17 @@ fn check_lock(timeline: &Timeline<'_>, holds: &[&Hold<'_>], log: &mut ViolationL
         let sum = permits_in_use(&out);
         most = most.max(sum);
         if sum > limit && sum > before {
-            // A few examples suffice.
+            // The report names at most seven of the other holds.
             let others = out.values().map(|(hold, _)| *hold).filter(|other| other.op != hold.op).take(7);
             let with: Vec<&Hold<'_>> = others.chain([hold]).collect();
-            report(timeline, hold, &with, (sum, limit, out.len() - 1), log);
+            report_excess(timeline, hold, &with, (sum, limit, out.len() - 1), log);
         }
     }
     (most, limit)
 }
 
-/// The number of permits in use. A re-entry needs no further permits: of the holds of one owner
-/// with one token, the largest counts.
+/// The number of permits that these holds use. A re-entry needs no further permits, so of the holds
+/// of one owner with one token only the largest counts.
 fn permits_in_use(holds: &BTreeMap<(RunNanos, u64), (&Hold<'_>, u64)>) -> u64 {
     let mut owned: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     let mut sum = 0_u64;
@@ -76,7 +77,9 @@ fn permits_in_use(holds: &BTreeMap<(RunNanos, u64), (&Hold<'_>, u64)>) -> u64 {
     sum + owned.values().sum::<u64>()
 }
 
-fn report(
+/// Reports that the grant of `last` put `sum` permits into use, above the limit. `holds` are
+/// examples of the holds, and `others` is how many there are beside `last`.
+fn report_excess(
     timeline: &Timeline<'_>,
     last: &Hold<'_>,
     holds: &[&Hold<'_>],

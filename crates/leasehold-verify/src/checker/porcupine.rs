@@ -1,5 +1,5 @@
-//! A second opinion on a fenced register's history: the independent checker porcupine, which
-//! searches orders without phases.
+//! A second opinion on a fenced register's history, by the independent linearizability checker
+//! porcupine.
 
 use std::time::Duration;
 
@@ -8,16 +8,17 @@ use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
 use super::register::{OpEffect, RegisterOp};
 use crate::history::RunNanos;
 
-/// The longest history that it checks.
+/// porcupine checks only histories of at most this many operations.
 pub(crate) const MAX_OPERATIONS: usize = 10_000;
 
-/// The time limit for all registers together.
+/// The time limit for all registers of a history together.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// A rough memory limit: it stores a set of operations for each state that it has visited.
+/// The approximate memory limit in bytes: porcupine stores a set of operations for each visited
+/// state.
 const MEMORY_LIMIT: u64 = 1 << 30;
 
-/// The maximum of states that it visits in a second.
+/// An upper bound on how many states porcupine visits in a second.
 const STATES_PER_SECOND: u64 = 500_000;
 
 /// porcupine's result.
@@ -28,12 +29,13 @@ pub(crate) enum PorcupineResult {
     Undecided,
 }
 
-/// The register: the highest token and its owner, and the value.
+/// The rules of a fenced register, as porcupine's model.
 #[derive(Clone, Debug)]
 struct FencedRegister;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 struct RegisterState {
+    /// The highest token that was presented, and its holder; `None`: none yet.
     highest_token: Option<(u64, u64)>,
     value: Option<u64>,
 }
@@ -41,6 +43,7 @@ struct RegisterState {
 #[derive(Clone, Debug)]
 struct PorcupineOp {
     token: u64,
+    /// A number for the holder that presented the token.
     holder: u64,
     effect: OpEffect,
 }
@@ -64,7 +67,8 @@ impl Model for FencedRegister {
             OpEffect::Refused { seen } if !accepts => {
                 (state.highest_token.is_some_and(|(token, _)| token == seen), state.clone())
             }
-            // These operations may never have happened, which is the same as after all others.
+            // These operations may never have happened; porcupine may place them after all others,
+            // where they change nothing.
             OpEffect::MaybeWritten(value) if accepts => (true, with(Some(value))),
             OpEffect::MaybeRead if accepts => (true, with(state.value)),
             OpEffect::MaybeWritten(_) | OpEffect::MaybeRead => (true, state.clone()),
@@ -73,8 +77,8 @@ impl Model for FencedRegister {
     }
 }
 
-/// Checks the history of one of `registers` registers.
-pub(crate) fn check(ops: &[RegisterOp<'_>], registers: usize) -> PorcupineResult {
+/// Checks one register's history. The time limit is shared by `register_count` registers.
+pub(crate) fn check(ops: &[RegisterOp<'_>], register_count: usize) -> PorcupineResult {
     let mut holders: Vec<_> = ops.iter().map(|op| op.holder).collect();
     holders.sort_unstable();
     holders.dedup();
@@ -96,17 +100,18 @@ pub(crate) fn check(ops: &[RegisterOp<'_>], registers: usize) -> PorcupineResult
             }
         })
         .collect();
-    match check_operations_timeout::<FencedRegister>(&history, time_limit(ops.len() as u64, registers as u64)) {
+    match check_operations_timeout::<FencedRegister>(&history, time_limit(ops.len() as u64, register_count as u64)) {
         CheckResult::Ok => PorcupineResult::Linearizable,
         CheckResult::Illegal => PorcupineResult::NotLinearizable,
         CheckResult::Unknown => PorcupineResult::Undecided,
     }
 }
 
-/// The time limit for this many operations, within the limits of time and memory.
-fn time_limit(ops: u64, registers: u64) -> Duration {
-    let bytes_in_a_second = STATES_PER_SECOND * (ops / 8 + 200);
+/// The time limit for one register with this many operations, so that neither the time limit of all
+/// registers nor the memory limit is exceeded.
+fn time_limit(op_count: u64, register_count: u64) -> Duration {
+    let bytes_in_a_second = STATES_PER_SECOND * (op_count / 8 + 200);
     let fits = Duration::from_millis(MEMORY_LIMIT * 1_000 / bytes_in_a_second);
-    let share = TIME_LIMIT / u32::try_from(registers.max(1)).unwrap_or(u32::MAX);
+    let share = TIME_LIMIT / u32::try_from(register_count.max(1)).unwrap_or(u32::MAX);
     share.min(fits.max(Duration::from_secs(3)))
 }

@@ -1,5 +1,5 @@
-//! Checks that a lock can be acquired again within a bound after each fault, and that a free lock
-//! can always be acquired.
+//! Checks that a lock is granted again within a time bound after each fault, and that a free lock
+//! is always granted to those that request it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,10 @@ use super::{GuaranteeResult, SECOND, ViolationLog, availability};
 use crate::history::{Call, FaultKind, OutcomeClass, RunNanos};
 use crate::verdict::{Guarantee, Recovery};
 
-/// A worker that requests again within this time counts as requesting throughout.
+/// Requests with at most this pause between them count as one request without a gap.
 const MAX_RETRY_GAP: RunNanos = SECOND / 2;
 
+/// Checks the recovery after every fault, which it also returns, and that free locks are granted.
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>) {
     let mut log = ViolationLog::new(Guarantee::Recovery);
     let waits: Vec<&Invocation<'_>> =
@@ -19,18 +20,18 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>)
     let mut worst: BTreeMap<FaultKind, RunNanos> = BTreeMap::new();
     let mut all = Vec::new();
     for fault in &timeline.faults {
-        let after = RecoveryExpectation::new(timeline, fault);
-        let mut recovered = after.recovery(timeline, &waits);
+        let expectation = RecoveryExpectation::new(timeline, fault);
+        let mut recovered = expectation.measure(timeline, &waits);
         if recovered.asked {
-            recovered.late = after.is_overdue(timeline, &recovered);
-            // No worker acquired it, and none requested it for long enough: that proves nothing.
+            recovered.late = expectation.is_overdue(timeline, &recovered);
+            // Without a grant, and without requests that lasted long enough, nothing was checked.
             log.checked_count += u64::from(recovered.late || recovered.granted.is_some());
             if let Some(took) = recovered.recovery_time() {
                 let most = worst.entry(fault.kind).or_default();
                 *most = took.max(*most);
             }
             if recovered.late {
-                after.report(&recovered, &mut log);
+                expectation.report_overdue(&recovered, &mut log);
             }
         }
         all.push(recovered);
@@ -52,6 +53,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>)
     (log.into_result(figure), all)
 }
 
+/// A duration as a multiple of the TTL: `1.04 TTL`; in seconds if the TTL is 0.
 fn format_in_ttls(duration: RunNanos, ttl: RunNanos) -> String {
     match ttl {
         0 => format_duration(duration),
@@ -62,33 +64,36 @@ fn format_in_ttls(duration: RunNanos, ttl: RunNanos) -> String {
     }
 }
 
-/// The bound on the time from the servers' recovery to a grant.
+/// The longest allowed time from the end of a server or network fault until a lock is granted.
 pub(super) fn recovery_bound(timeline: &Timeline<'_>) -> RunNanos {
     timeline.header.ttl.saturating_mul(2).saturating_add(3 * SECOND)
 }
 
-/// When locks become available if workers start at `start`: servers may cool down first.
+/// The earliest time at which a lock must be grantable if the workers start at `start`: servers may
+/// cool down first.
 pub(super) fn earliest_available(timeline: &Timeline<'_>, start: RunNanos) -> RunNanos {
     start.saturating_add(timeline.header.ttl.saturating_mul(2)).saturating_add(2 * SECOND)
 }
 
-/// The bound on the recovery time, and when it starts.
+/// The longest allowed recovery time after this fault, and the time from which it counts.
 fn bound_and_start(timeline: &Timeline<'_>, fault: &Fault<'_>) -> (RunNanos, RunNanos) {
     let ttl = timeline.header.ttl;
     match fault.kind.targets_workers() {
         true => {
-            let lapsed = ttl.saturating_add(ttl / 5).saturating_add(SECOND);
+            let lease_end = ttl.saturating_add(ttl / 5).saturating_add(SECOND);
             // With this engine the kernel detects the end of a process, so no waiter waits for the
             // lease to expire.
-            let at_once = fault.kind == FaultKind::Kill && timeline.header.engine == "file";
+            let detected_at_once = fault.kind == FaultKind::Kill && timeline.header.engine == "file";
             let dying = fault.effective_end().saturating_sub(fault.from);
-            (if at_once { lapsed.min(dying.saturating_add((2 * SECOND).max(ttl / 2))) } else { lapsed }, fault.from)
+            let dying_bound = dying.saturating_add((2 * SECOND).max(ttl / 2));
+            (if detected_at_once { lease_end.min(dying_bound) } else { lease_end }, fault.from)
         }
         false => (recovery_bound(timeline), fault.to.unwrap_or(fault.from)),
     }
 }
 
-/// The deadline for something expected since `from`: other faults in that time extend it.
+/// Extends the deadline `by` of something expected since `from`: each fault in that time, except
+/// the one with the number `except`, must recover first.
 pub(super) fn extended_deadline(
     timeline: &Timeline<'_>,
     from: RunNanos,
@@ -110,16 +115,15 @@ pub(super) fn extended_deadline(
     by
 }
 
-/// Whether running workers requested it without a gap for `duration` before `by`: they waited, or
-/// retried.
+/// Whether, at time `by`, running workers had made relevant requests without a gap for at least
+/// `duration`, since `from` at the earliest. They may wait in one call, or retry.
 pub(super) fn was_requested_throughout(
     timeline: &Timeline<'_>,
     (from, by): (RunNanos, RunNanos),
     duration: RunNanos,
     is_relevant: impl Fn(&Invocation<'_>) -> bool,
 ) -> bool {
-    // The span in which workers request the lock without a gap, by the calls so far in the order of
-    // their beginnings.
+    // The latest span of requests without a gap, over the calls so far.
     let mut requesting: Option<(RunNanos, RunNanos)> = None;
     for invocation in timeline
         .calls
@@ -140,7 +144,8 @@ pub(super) fn was_requested_throughout(
         .is_some_and(|(since, until)| since.saturating_add(duration) <= by && until.saturating_add(MAX_RETRY_GAP) > by)
 }
 
-/// Checks that a free lock is granted on request, also without faults.
+/// Reports each lock that no worker can have held and that was not granted within the bound
+/// although running workers requested it, also without any fault.
 fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
     let (ttl, bound) = (timeline.header.ttl, recovery_bound(timeline));
     let reported_before = log.violations.len();
@@ -151,35 +156,36 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
         }
     }
     for (lock, holds) in locks {
-        let of =
+        let requests_it =
             |invocation: &Invocation<'_>| matches!(invocation.call, Call::Lock { lock: other, .. } if other == lock);
         // Calls with an unknown outcome: they may have held the lock for a while.
-        let unclear = timeline.calls.iter().filter(|invocation| of(invocation)).filter_map(|invocation| {
-            let end = match invocation.ended {
-                Some((end, outcome)) if outcome.class() == OutcomeClass::Unknown => end,
-                Some(_) => return None,
-                None => timeline.lifetime(invocation.worker_id).killed_at.unwrap_or(RunNanos::MAX),
-            };
-            Some((invocation.began_at, end.saturating_add(ttl.saturating_mul(2))))
-        });
-        let unclear: Vec<(RunNanos, RunNanos)> = unclear.collect();
+        let possible_holds =
+            timeline.calls.iter().filter(|invocation| requests_it(invocation)).filter_map(|invocation| {
+                let end = match invocation.ended {
+                    Some((end, outcome)) if outcome.class() == OutcomeClass::Unknown => end,
+                    Some(_) => return None,
+                    None => timeline.lifetime(invocation.worker_id).killed_at.unwrap_or(RunNanos::MAX),
+                };
+                Some((invocation.began_at, end.saturating_add(ttl.saturating_mul(2))))
+            });
+        let possible_holds: Vec<(RunNanos, RunNanos)> = possible_holds.collect();
         let (mut last, mut since) = (0, earliest_available(timeline, 0));
         let grant_times =
             holds.iter().map(|hold| (hold.granted_at, last_end(hold, ttl))).chain([(timeline.last_event_at, 0)]);
         for (next, then) in grant_times {
             let by = extended_deadline(timeline, since, since.saturating_add(bound), None);
-            let slept = || timeline.workers.values().any(|life| life.paused_time(since, by) > 0);
-            let maybe = || unclear.iter().any(|&(from, to)| from <= by && to >= since);
-            // Already reported for a fault.
+            let paused = || timeline.workers.values().any(|life| life.paused_time(since, by) > 0);
+            let maybe_held = || possible_holds.iter().any(|&(from, to)| from <= by && to >= since);
+            // Whether the check of a fault has reported the same time already.
             let mut before = log.violations.iter().take(reported_before);
             let mut reported = || before.any(|one| one.from <= next && one.from >= last);
             if next > by
                 && !reported()
-                && !slept()
-                && !maybe()
-                && was_requested_throughout(timeline, (since, by), ttl.saturating_add(3 * SECOND), of)
+                && !paused()
+                && !maybe_held()
+                && was_requested_throughout(timeline, (since, by), ttl.saturating_add(3 * SECOND), requests_it)
             {
-                let title = format!("nobody was granted {lock:?} for {}", format_duration(next - since));
+                let title = format!("no worker was granted {lock:?} for {}", format_duration(next - since));
                 let words = format!(
                     "No worker can have held {lock:?} from {} on, running workers requested it, and no fault was near. The engine should have granted it by {}.",
                     format_time(since),
@@ -193,27 +199,32 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
     }
 }
 
-/// The latest time at which a hold ended.
+/// The latest time at which the engine may still have kept this hold.
 fn last_end(hold: &Hold<'_>, ttl: RunNanos) -> RunNanos {
     hold.released_by.unwrap_or(hold.deadline.max(hold.relied_on_until).saturating_add(ttl))
 }
 
+/// The lock that this call requests; `None`: it is another call.
 fn requested_lock<'a>(invocation: &Invocation<'a>) -> Option<&'a str> {
     if let Call::Lock { lock, .. } = invocation.call { Some(lock) } else { None }
 }
 
-/// The recovery that is expected after a fault.
+/// Which locks must be granted again after a fault, and by when.
 struct RecoveryExpectation<'a> {
     fault: &'a Fault<'a>,
+    /// The time from which the recovery counts.
     counted_from: RunNanos,
+    /// The longest allowed recovery time, without other faults.
     bound: RunNanos,
-    /// The part of the bound within which a free lock must be granted.
+    /// How long workers must have requested a lock without a grant before that is a violation.
     request_time: RunNanos,
-    /// The locks that the workers hit by the fault held; `None`: any lock.
+    /// The locks that the workers hit by the fault held; `None`: any lock, as servers or
+    /// connections were hit.
     affected_locks: Option<BTreeSet<&'a str>>,
 }
 
 impl<'a> RecoveryExpectation<'a> {
+    /// What must be granted again after this fault.
     fn new(timeline: &'a Timeline<'a>, fault: &'a Fault<'a>) -> Self {
         let (bound, counted_from) = bound_and_start(timeline, fault);
         if !fault.kind.targets_workers() {
@@ -241,9 +252,9 @@ impl<'a> RecoveryExpectation<'a> {
         }
     }
 
-    fn recovery(&self, timeline: &Timeline<'_>, waiting_calls: &[&Invocation<'_>]) -> Recovery {
-        // A lock that one worker holds all the time without waiters proves nothing about the
-        // others.
+    /// Measures how soon a lock was granted again. `waiting_calls` are all requests that wait.
+    fn measure(&self, timeline: &Timeline<'_>, waiting_calls: &[&Invocation<'_>]) -> Recovery {
+        // A grant of a lock that no worker waits for does not show that waiters are served.
         let waited: BTreeSet<&str> = waiting_calls.iter().filter_map(|invocation| requested_lock(invocation)).collect();
         let open = |invocation: &&&Invocation<'_>| {
             invocation.ended.is_none_or(|(end, _)| end >= self.counted_from) && self.is_relevant(invocation)
@@ -276,8 +287,8 @@ impl<'a> RecoveryExpectation<'a> {
         }
     }
 
-    /// The deadline for a grant. Other faults extend it, and so do other workers' holds of the same
-    /// lock (shared, or with permits left).
+    /// The time by which the lock must be granted. Other faults extend it, and so do other workers
+    /// that hold the same lock, shared or with permits.
     fn deadline(&self, timeline: &Timeline<'_>) -> RunNanos {
         let from = self.counted_from;
         let by = extended_deadline(timeline, from, from.saturating_add(self.bound), Some(self.fault.number));
@@ -304,7 +315,8 @@ impl<'a> RecoveryExpectation<'a> {
         })
     }
 
-    fn report(&self, recovered: &Recovery, log: &mut ViolationLog) {
+    /// Reports that the lock was not granted in time.
+    fn report_overdue(&self, recovered: &Recovery, log: &mut ViolationLog) {
         let (number, kind, target) = (self.fault.number, self.fault.kind, self.fault.target);
         let by = self.counted_from.saturating_add(recovered.bound);
         let (took, then) = match recovered.granted {

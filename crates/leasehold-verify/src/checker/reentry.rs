@@ -1,4 +1,4 @@
-//! Checks that a re-entering owner keeps its token.
+//! Checks that an owner that re-enters its lock keeps its token.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use super::timeline::{Hold, Timeline};
 use super::{GuaranteeResult, ViolationLog};
 use crate::verdict::Guarantee;
 
+/// Checks every re-entry.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Reentry);
     let mut owners: BTreeMap<(&str, &str), Vec<&Hold<'_>>> = BTreeMap::new();
@@ -24,7 +25,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             if let Some(outer) = around.max_by_key(|outer| (outer.token != hold.token, outer.certainly_held_until)) {
                 log.checked_count += 1;
                 if outer.token != hold.token {
-                    report(timeline, outer, hold, &mut log);
+                    report_other_token(timeline, outer, hold, &mut log);
                 }
             }
             open.push(hold);
@@ -38,7 +39,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
-fn report(timeline: &Timeline<'_>, outer: &Hold<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
+fn report_other_token(timeline: &Timeline<'_>, outer: &Hold<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let title = format!("a re-entry of {:?} got token {} in place of {}", hold.lock, hold.token, outer.token);
     let words = format!(
         "{} certainly held {:?} with token {} from {} to {}. Meanwhile, at {}, the same owner requested it again and was granted it at {} with token {}. {}",

@@ -1,5 +1,5 @@
-//! Checks that a tick runs once, and again only if its run was lost; that a job's runs do not
-//! overlap; that their tokens rise; and that ticks keep running.
+//! Checks a scheduled job: each tick runs once, and again only if that run was lost; runs do not
+//! overlap; their tokens rise; and ticks do not stop running.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,36 @@ use super::{GuaranteeResult, SECOND, ViolationLog, recovery};
 use crate::history::{Call, FaultKind, Outcome, RunNanos};
 use crate::verdict::Guarantee;
 
+/// One run of a scheduled job for a tick.
 struct TickRun<'a> {
     invocation: &'a Invocation<'a>,
     job: &'a str,
+    /// The due time of the tick, in seconds since 1970.
     tick: i64,
+    /// The number of this attempt at the tick, from 1.
     attempt: u32,
     token: u64,
     /// Whether the job starts a tick at most once.
     is_at_most_once: bool,
-    /// How long it certainly ran: until its end, or until its worker was stopped during the run.
-    /// Equal to its beginning if it has no end.
+    /// The end of the time in which it certainly ran: its end, or when its worker was stopped or
+    /// the run was force-released. Equal to its beginning if the history has no end of it.
     ran_until: RunNanos,
-    /// When it was done, if it was.
+    /// When its work was done; `None`: the history does not show that.
     done_at: Option<RunNanos>,
-    /// Whether its worker was stopped during the run, or an eviction or release request hit it:
-    /// then it may have been lost before it was done.
+    /// Whether its worker was stopped during the run, or the run was force-released or asked to
+    /// release: then it may have been lost before it was done.
     was_interrupted: bool,
 }
 
+/// Checks the runs of every scheduled job.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Ticks);
     let mut jobs: BTreeMap<&str, Vec<TickRun<'_>>> = BTreeMap::new();
     for invocation in &timeline.calls {
         if let Call::Tick { job, tick, attempt, token, once } = invocation.call {
-            let one =
+            let run =
                 TickRun { is_at_most_once: *once, ..tick_run(timeline, invocation, job, (*tick, *attempt, *token)) };
-            jobs.entry(job).or_default().push(one);
+            jobs.entry(job).or_default().push(run);
         }
     }
     let (mut ticks, mut again) = (0, 0);
@@ -66,6 +70,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.into_result(figure)
 }
 
+/// Builds a run from its call; `is_at_most_once` is left `false`.
 fn tick_run<'a>(
     timeline: &Timeline<'_>,
     invocation: &'a Invocation<'a>,
@@ -73,15 +78,15 @@ fn tick_run<'a>(
     (tick, attempt, token): (i64, u32, u64),
 ) -> TickRun<'a> {
     let end = invocation.ended.map_or(invocation.began_at, |(end, _)| end);
-    let stood = timeline
+    let pause = timeline
         .lifetime(invocation.worker_id)
         .pauses
         .iter()
         .find(|&&(from, to)| to >= invocation.began_at && from <= end);
-    let until = stood.map_or(end, |&(from, _)| end.min(from.max(invocation.began_at)));
-    let evicted = evicted_at(timeline, token, false);
-    let until = evicted.map_or(until, |evicted| until.min(evicted.max(invocation.began_at)));
-    let evicted_gracefully = self::evicted_at(timeline, token, true);
+    let until = pause.map_or(end, |&(from, _)| end.min(from.max(invocation.began_at)));
+    let force_release = force_release_began_at(timeline, token, false);
+    let until = force_release.map_or(until, |began_at| until.min(began_at.max(invocation.began_at)));
+    let release_request = force_release_began_at(timeline, token, true);
     let done = invocation.ended.and_then(|(end, outcome)| (*outcome == Outcome::Done).then_some(end));
     TickRun {
         invocation,
@@ -92,32 +97,32 @@ fn tick_run<'a>(
         is_at_most_once: false,
         ran_until: until,
         done_at: done,
-        was_interrupted: stood.is_some() || evicted.is_some() || evicted_gracefully.is_some(),
+        was_interrupted: pause.is_some() || force_release.is_some() || release_request.is_some(),
     }
 }
 
-/// When an eviction of the run with this token began, gracefully or not, if it may have taken
-/// effect.
-fn evicted_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
-    let evicts = |invocation: &&Invocation<'_>| {
-        let is_idle =
+/// When a force release of the run with this token began (or, with `is_graceful`, a release
+/// request), if that may have taken effect.
+fn force_release_began_at(timeline: &Timeline<'_>, token: u64, is_graceful: bool) -> Option<RunNanos> {
+    let hits_run = |invocation: &&Invocation<'_>| {
+        let had_no_effect =
             matches!(invocation.ended, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
         matches!(invocation.call, Call::Evict { token: other, graceful, .. } if *other == token && *graceful == is_graceful)
-            && !is_idle
+            && !had_no_effect
     };
-    timeline.calls.iter().find(evicts).map(|invocation| invocation.began_at)
+    timeline.calls.iter().find(hits_run).map(|invocation| invocation.began_at)
 }
 
-/// No two runs of a job overlap.
+/// Reports each run of a job that began while another one certainly ran.
 fn check_no_overlap(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
     let mut longest: Option<&TickRun<'_>> = None;
-    // The calls are in the order of their beginnings.
+    // The runs are in the order of their beginnings.
     for run in runs {
         if let Some(other) =
             longest.filter(|other| other.ran_until > run.invocation.began_at && run.ran_until > run.invocation.began_at)
         {
             let title = format!("two runs of {:?} at once", run.job);
-            report(timeline, other, run, title, log);
+            report_pair(timeline, other, run, title, log);
         }
         if longest.is_none_or(|longest| longest.ran_until < run.ran_until) {
             longest = Some(run);
@@ -125,24 +130,24 @@ fn check_no_overlap(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Vio
     }
 }
 
-/// A later run has the higher token, and no earlier tick. A run whose worker was stopped, or whose
-/// engine was disturbed, may begin late.
+/// Reports each run whose token or tick is lower than that of a run that began before it. Excused
+/// is a run that may have begun late, because its worker did not run or the engine was disturbed.
 fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
     let (mut token, mut tick): (Option<&TickRun<'_>>, Option<&TickRun<'_>>) = (None, None);
     for run in runs {
         let late = |first: &TickRun<'_>| {
-            // Its lock may have been granted before the other run's.
+            // A run may begin some time after its lock was granted, so its token may be older.
             let since = first.invocation.began_at.saturating_sub(timeline.header.ttl);
-            let awake = timeline.lifetime(run.invocation.worker_id).ran_throughout(since, run.invocation.began_at);
-            !awake || timeline.is_engine_disturbed(first.invocation.began_at, run.invocation.began_at)
+            let ran = timeline.lifetime(run.invocation.worker_id).ran_throughout(since, run.invocation.began_at);
+            !ran || timeline.is_engine_disturbed(first.invocation.began_at, run.invocation.began_at)
         };
         let higher = token.filter(|first| timeline.header.fencing && first.token >= run.token);
         if let Some(first) = higher.filter(|first| first.token == run.token || !late(first)) {
             let title = format!("token {} of {:?} came after {}", run.token, run.job, first.token);
-            report(timeline, first, run, title, log);
+            report_pair(timeline, first, run, title, log);
         } else if let Some(first) = tick.filter(|first| first.tick > run.tick && !late(first)) {
             let title = format!("tick {} of {:?} ran after tick {}", run.tick, run.job, first.tick);
-            report(timeline, first, run, title, log);
+            report_pair(timeline, first, run, title, log);
         }
         if token.is_none_or(|first| first.token < run.token) {
             token = Some(run);
@@ -153,10 +158,10 @@ fn check_order(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Violatio
     }
 }
 
-/// A tick is due every second, so runs follow each other within the bound, and soon after each
-/// fault.
+/// Reports each gap between runs that is longer than allowed: a tick is due every second, and
+/// faults extend the bound.
 fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut ViolationLog) {
-    // While a clock that was set back catches up, is_idle is due.
+    // While a clock that was set back catches up, no tick is due.
     if timeline.faults.iter().any(|fault| fault.kind == FaultKind::Clock) {
         return;
     }
@@ -170,14 +175,14 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
         .chain(runs.iter().map(|run| run.invocation.began_at));
     let begin_times = runs.iter().map(|run| run.invocation.began_at).chain([end]);
     for (from, next) in points.zip(begin_times) {
-        let alone = from.saturating_add(bound);
-        let by = match recovery::extended_deadline(timeline, from, alone, None) {
-            by if by > alone => by.saturating_add(SECOND),
+        let without_faults = from.saturating_add(bound);
+        let by = match recovery::extended_deadline(timeline, from, without_faults, None) {
+            by if by > without_faults => by.saturating_add(SECOND),
             by => by,
         };
         let since = by.saturating_sub(bound).max(from);
-        let there = |life: &WorkerLifetime| life.started_at <= since && life.ended_at.is_none_or(|ended| ended > by);
-        if next <= by || !timeline.workers.values().any(|life| there(life) && life.ran_throughout(since, by)) {
+        let existed = |life: &WorkerLifetime| life.started_at <= since && life.ended_at.is_none_or(|ended| ended > by);
+        if next <= by || !timeline.workers.values().any(|life| existed(life) && life.ran_throughout(since, by)) {
             continue;
         }
         let title = format!("no tick of {job:?} for {}", format_duration(next - from));
@@ -192,22 +197,22 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
     }
 }
 
-/// Checks the runs of one tick.
+/// Checks the runs of one tick: none after a completed one, and no attempt number twice.
 fn check_tick(timeline: &Timeline<'_>, runs: &[&TickRun<'_>], log: &mut ViolationLog) {
     let mut attempts: BTreeMap<u32, &TickRun<'_>> = BTreeMap::new();
-    // The first run that was certainly done and not lost.
+    // Of the runs that were certainly not lost, the one that was done first.
     let mut first: Option<&TickRun<'_>> = None;
     for &run in runs {
         let earlier = attempts.values().next().copied().filter(|_| run.is_at_most_once);
         if let Some(other) = earlier {
             let title = format!("tick {} of {:?} began again, although it is at-most-once", run.tick, run.job);
-            report(timeline, other, run, title, log);
+            report_pair(timeline, other, run, title, log);
         } else if let Some(other) = attempts.insert(run.attempt, run).filter(|_| has_unique_attempts(timeline, run)) {
             let title = format!("attempt {} of tick {} of {:?} ran twice", run.attempt, run.tick, run.job);
-            report(timeline, other, run, title, log);
+            report_pair(timeline, other, run, title, log);
         } else if let Some(other) = first.filter(|other| was_recorded_done(timeline, other, run)) {
             let title = format!("tick {} of {:?} ran again after it was done", run.tick, run.job);
-            report(timeline, other, run, title, log);
+            report_pair(timeline, other, run, title, log);
         }
         let earlier = |done: RunNanos| first.and_then(|first| first.done_at).is_none_or(|first| done < first);
         if !run.was_interrupted && run.done_at.is_some_and(earlier) {
@@ -216,26 +221,33 @@ fn check_tick(timeline: &Timeline<'_>, runs: &[&TickRun<'_>], log: &mut Violatio
     }
 }
 
-/// Whether no two starts of a tick may have the same attempt number. If the servers may have lost
-/// data, the number of earlier starts is unknown: the run then counts as attempt 2.
+/// Whether this run's attempt number must be unique among the runs of its tick. If the servers may
+/// have lost data, the number of earlier attempts is unknown, and the run then counts as attempt 2.
 fn has_unique_attempts(timeline: &Timeline<'_>, run: &TickRun<'_>) -> bool {
-    let forgets = |kind: FaultKind| matches!(kind, FaultKind::Wipe | FaultKind::Failover);
-    run.attempt < 2 || !timeline.faults.iter().any(|fault| forgets(fault.kind))
+    let loses_data = |kind: FaultKind| matches!(kind, FaultKind::Wipe | FaultKind::Failover);
+    run.attempt < 2 || !timeline.faults.iter().any(|fault| loses_data(fault.kind))
 }
 
-/// Whether the first run was done, and recorded as done when the second began, or both were done. A
-/// worker that was killed within a TTL after the end of its run, or whose engine or connection was
-/// disturbed then, may not have recorded the end: such a run counts as lost.
+/// Whether the second run is a violation because the first was done: the engine had recorded that
+/// when the second began, or both were done. The first run counts as lost if its worker did not
+/// run, or the engine was disturbed, in the TTL after its end: it may not have recorded the end.
 fn was_recorded_done(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>) -> bool {
     let Some(done) = first.done_at else { return false };
     let life = timeline.lifetime(first.invocation.worker_id);
     let soon = done.saturating_add(timeline.header.ttl).min(second.invocation.began_at.max(done));
-    let could_say = life.ran_throughout(done, soon) && !timeline.is_engine_disturbed(done, soon);
-    could_say && (second.done_at.is_some() || done < second.invocation.began_at)
+    let could_record = life.ran_throughout(done, soon) && !timeline.is_engine_disturbed(done, soon);
+    could_record && (second.done_at.is_some() || done < second.invocation.began_at)
 }
 
-fn report(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>, title: String, log: &mut ViolationLog) {
-    let say = |run: &TickRun<'_>| {
+/// Reports two runs that contradict each other, the earlier one first.
+fn report_pair(
+    timeline: &Timeline<'_>,
+    first: &TickRun<'_>,
+    second: &TickRun<'_>,
+    title: String,
+    log: &mut ViolationLog,
+) {
+    let describe = |run: &TickRun<'_>| {
         let end = match run.invocation.ended {
             Some((end, Outcome::Done)) => format!("was done at {}", format_time(end)),
             Some((end, _)) => format!("ended at {} without completing", format_time(end)),
@@ -251,7 +263,8 @@ fn report(timeline: &Timeline<'_>, first: &TickRun<'_>, second: &TickRun<'_>, ti
             format_time(run.invocation.began_at)
         )
     };
-    let words = format!("{} {} {}", say(first), say(second), describe_fault_at(timeline, second.invocation.began_at));
+    let words =
+        format!("{} {} {}", describe(first), describe(second), describe_fault_at(timeline, second.invocation.began_at));
     let (from, to) = (second.invocation.began_at, first.ran_until.min(second.ran_until));
     log.add_violation(
         (from, to),

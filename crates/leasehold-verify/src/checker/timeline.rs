@@ -1,150 +1,166 @@
-//! Combines the lines of a history into calls, holds, workers and faults.
+//! Combines the events of a history into calls, holds, workers and faults.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{Call, Event, FaultKind, Header, Mode, OpId, Outcome, RunNanos, WorkerId, WorkerState, Workload};
 
-/// How long a grant from before an eviction may take to reach its worker.
+/// How long after a force release its worker may still receive a grant that was made before it.
 const GRANT_GRACE: RunNanos = 600_000_000;
 
-/// A call, from its beginning to its end if it has one.
+/// A call with its beginning and, if it has one, its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Invocation<'a> {
     pub(crate) op: OpId,
     pub(crate) worker_id: WorkerId,
     pub(crate) began_at: RunNanos,
+    /// When it should end; `None`: no limit.
     pub(crate) deadline: Option<RunNanos>,
     pub(crate) call: &'a Call,
+    /// When it ended, and its outcome; `None`: the history has no end of it.
     pub(crate) ended: Option<(RunNanos, &'a Outcome)>,
+    /// When the engine first listed it in the lock's queue.
     pub(crate) queued_at: Option<RunNanos>,
 }
 
-/// A granted lock.
+/// A lock that a worker was granted, and when it could rely on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold<'a> {
+    /// The number of the call that acquired it.
     pub(crate) op: OpId,
     pub(crate) worker: WorkerId,
     pub(crate) lock: &'a str,
     pub(crate) mode: Mode,
+    /// The re-entrant owner; `None`: an owner of its own.
     pub(crate) owner: Option<&'a str>,
+    /// Whether its request was one that waits.
     pub(crate) is_waiting: bool,
     pub(crate) requested_at: RunNanos,
     pub(crate) queued_at: Option<RunNanos>,
     pub(crate) granted_at: RunNanos,
     pub(crate) token: u64,
-    /// The times at which it was certainly held, with the deadline at that time; sorted by time.
+    /// The times at which its holder found it held, each with the deadline at that time; sorted.
     pub(crate) held_checks: Vec<(RunNanos, RunNanos)>,
-    /// The latest known deadline: of the grant, or of a `Held` line.
+    /// The latest deadline that its holder knew of.
     pub(crate) deadline: RunNanos,
-    /// When a check first showed that it is not held any more.
+    /// When its holder first found it not held any more.
     pub(crate) unheld_since: Option<RunNanos>,
-    /// When the holder was notified of the loss, and the last deadline that the guard had reported.
+    /// When its holder was notified of the loss, and the last deadline that the guard had reported.
     pub(crate) lost: Option<(RunNanos, RunNanos)>,
-    /// When its release began, if it may have taken effect.
+    /// When its release began; `None`: never, or the release certainly had no effect.
     pub(crate) release_began_at: Option<RunNanos>,
-    /// The beginning of the release which answered that the lock was held until then.
+    /// When the release began whose outcome was `Released`, so that it was held until then.
     pub(crate) confirmed_release_at: Option<RunNanos>,
-    /// When it was certainly released.
+    /// When the release with the outcome `Released` ended.
     pub(crate) released_by: Option<RunNanos>,
-    /// When an eviction of it began, if that may have taken effect.
-    pub(crate) evicted_at: Option<RunNanos>,
-    /// When its holder learned of the release request.
+    /// When its force release began; `None`: never, or that certainly had no effect.
+    pub(crate) force_released_at: Option<RunNanos>,
+    /// When its holder was notified that it is asked to release.
     pub(crate) release_requested_at: Option<RunNanos>,
-    /// It was certainly held from its grant until then; equal to the grant if nothing confirms it.
+    /// The end of the time in which it was certainly held; equal to `granted_at` if nothing
+    /// confirms it.
     pub(crate) certainly_held_until: RunNanos,
-    /// Its holder could rely on it until then: the last deadline that it knew of, unless it began
-    /// to release, knew of the loss, or was killed.
+    /// The end of the time in which its holder could rely on it: the last deadline that it knew of,
+    /// or earlier if it began to release, was notified of the loss, was killed, or force-released.
     pub(crate) relied_on_until: RunNanos,
 }
 
 impl Hold<'_> {
-    /// Whether both certainly have the same owner: two holds without an owner do not.
+    /// Whether both have the same named owner; `false` if either has none.
     pub(crate) fn has_same_owner(&self, other: &Self) -> bool {
         self.owner.is_some() && self.owner == other.owner
     }
 
-    /// Whether the two must not be held at once. Permits are checked elsewhere.
+    /// Whether exclusion forbids that both are held at once; always `false` for permits, which have
+    /// their own check.
     pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         let permits = |mode| matches!(mode, Mode::Permits { .. });
         let shared = self.mode == Mode::Shared && other.mode == Mode::Shared;
         !shared && !permits(self.mode) && !permits(other.mode) && !self.has_same_owner(other)
     }
 
-    /// Whether it may still have been held at that time: no line shows that it was released before.
+    /// Whether it was granted by time `t`, and not certainly released before.
     pub(crate) fn may_be_held_at(&self, t: RunNanos) -> bool {
         self.granted_at <= t && self.released_by.is_none_or(|gone| gone >= t)
     }
 }
 
-/// A worker's lifetime.
+/// When a worker process ran.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkerLifetime {
     pub(crate) lane: Option<u32>,
     pub(crate) started_at: RunNanos,
     pub(crate) killed_at: Option<RunNanos>,
     pub(crate) ended_at: Option<RunNanos>,
-    /// When it did not run: stopped or stalled; sorted and disjoint. `RunNanos::MAX`: to the end.
+    /// The spans in which it was stopped or stalled; sorted and disjoint. An end of `RunNanos::MAX`
+    /// means that it never ran again.
     pub(crate) pauses: Vec<(RunNanos, RunNanos)>,
 }
 
 impl WorkerLifetime {
-    /// How long it did not run within this span.
+    /// How long it was stopped or stalled between `from` and `to`.
     pub(crate) fn paused_time(&self, from: RunNanos, to: RunNanos) -> RunNanos {
         let within = |&(a, b): &(RunNanos, RunNanos)| b.min(to).saturating_sub(a.max(from));
         self.pauses.iter().map(within).fold(0, RunNanos::saturating_add)
     }
 
-    /// Whether it ran throughout this span, ends included.
+    /// Whether it ran all the time between `from` and `to`, both included.
     pub(crate) fn ran_throughout(&self, from: RunNanos, to: RunNanos) -> bool {
         !self.pauses.iter().any(|&(a, b)| a <= to && b >= from) && self.killed_at.is_none_or(|killed| killed > to)
     }
 }
 
-/// A fault.
+/// An injected fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault<'a> {
     pub(crate) number: u32,
     pub(crate) kind: FaultKind,
     pub(crate) target: &'a str,
     pub(crate) workers: &'a [WorkerId],
-    /// When other servers could serve in the meantime.
+    /// When servers that it does not hit could serve again during the fault; `None`: they could
+    /// not, or it is not known.
     pub(crate) served_elsewhere_since: Option<RunNanos>,
-    /// The locks on servers that it does not hit.
+    /// The locks on servers that it does not hit, which it must not lose.
     pub(crate) unaffected_locks: &'a [String],
-    /// How many connections the servers accepted during the fault.
+    /// How many connections the servers accepted during the fault; `None`: not counted.
     pub(crate) connection_count: Option<u64>,
     pub(crate) from: RunNanos,
+    /// `None`: the history has no end of it.
     pub(crate) to: Option<RunNanos>,
 }
 
 impl Fault<'_> {
-    /// When the fault ended: a kill is instantaneous, any other fault without an end lasts to the
-    /// end of the history.
+    /// When the fault ended. Without a recorded end, a kill ends when it begins, and any other
+    /// fault never ends (`RunNanos::MAX`).
     pub(crate) fn effective_end(&self) -> RunNanos {
         self.to.unwrap_or(if self.kind == FaultKind::Kill { self.from } else { RunNanos::MAX })
     }
 }
 
-/// The whole history.
+/// A history, combined from its events.
 #[derive(Debug)]
 pub(crate) struct Timeline<'a> {
     pub(crate) header: Header,
+    /// Ordered by their beginning.
     pub(crate) calls: Vec<Invocation<'a>>,
-    /// By the time of the grant.
+    /// Ordered by the time of the grant.
     pub(crate) holds: Vec<Hold<'a>>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerLifetime>,
+    /// Ordered by their beginning.
     pub(crate) faults: Vec<Fault<'a>>,
-    /// The time, the lock, and the leak.
+    /// The leaks: when each was found, on which lock, and a description.
     pub(crate) leftovers: Vec<(RunNanos, &'a str, &'a str)>,
+    /// How many locks were inspected and had no leak; `None`: none was inspected, or all leaked.
     pub(crate) clean_lock_count: Option<u64>,
+    /// Whether the history has its last line, so that the run completed.
     pub(crate) is_complete: bool,
-    /// The time of the last line.
+    /// The latest time of any event.
     pub(crate) last_event_at: RunNanos,
+    /// The index in `holds` of the hold that each call acquired.
     hold_index: HashMap<OpId, usize>,
 }
 
 impl<'a> Timeline<'a> {
-    /// Combines the lines. Inconsistent lines (an end without a beginning, a second end) are
+    /// Combines the events. Inconsistent ones (an end without a beginning, a second end) are
     /// ignored.
     pub(crate) fn from_events(events: &'a [Event]) -> Self {
         let mut timeline = Self {
@@ -169,26 +185,26 @@ impl<'a> Timeline<'a> {
         timeline
     }
 
-    /// The hold that this call acquired.
+    /// The hold that this call acquired; `None`: it acquired none.
     pub(crate) fn hold(&self, op: OpId) -> Option<&Hold<'a>> {
         self.hold_index.get(&op).and_then(|&at| self.holds.get(at))
     }
 
-    /// A worker's lifetime; an empty one if no line names it.
+    /// A worker's lifetime; an empty one if no event names the worker.
     pub(crate) fn lifetime(&self, worker: WorkerId) -> &WorkerLifetime {
         static UNKNOWN: WorkerLifetime =
             WorkerLifetime { lane: None, started_at: 0, killed_at: None, ended_at: None, pauses: Vec::new() };
         self.workers.get(&worker).unwrap_or(&UNKNOWN)
     }
 
-    /// Whether the servers or the connections to them were disturbed in this time, or so shortly
-    /// before that it may still have an effect.
+    /// Whether a fault of the servers or of the connections was active between `from` and `to`, or
+    /// ended less than a TTL before.
     pub(crate) fn is_engine_disturbed(&self, from: RunNanos, to: RunNanos) -> bool {
-        let mut theirs = self.faults.iter().filter(|fault| !fault.kind.targets_workers());
-        theirs.any(|fault| fault.from <= to && fault.effective_end().saturating_add(self.header.ttl) >= from)
+        let mut engine_faults = self.faults.iter().filter(|fault| !fault.kind.targets_workers());
+        engine_faults.any(|fault| fault.from <= to && fault.effective_end().saturating_add(self.header.ttl) >= from)
     }
 
-    /// The holds of each lock, by the time of the grant.
+    /// The holds of each lock, ordered by the time of the grant.
     pub(crate) fn holds_by_lock(&self) -> BTreeMap<&'a str, Vec<&Hold<'a>>> {
         let mut locks: BTreeMap<&str, Vec<&Hold<'_>>> = BTreeMap::new();
         for hold in &self.holds {
@@ -197,6 +213,7 @@ impl<'a> Timeline<'a> {
         locks
     }
 
+    /// Builds the calls from their beginnings and ends.
     fn read_calls(&mut self, events: &'a [Event]) {
         let mut index: HashMap<OpId, usize> = HashMap::new();
         // Several writers append lines, so their order may differ from the order of their times.
@@ -231,11 +248,12 @@ impl<'a> Timeline<'a> {
         self.calls.sort_by_key(|invocation| (invocation.began_at, invocation.op));
     }
 
+    /// Builds the faults, the leaks, and whether the run completed.
     fn read_faults_and_leftovers(&mut self, events: &'a [Event]) {
         for event in events {
             match event {
                 Event::FaultBegin { t, fault, kind, target, workers, served, spares } => {
-                    // The second line of a fault, with its target.
+                    // A fault has a second event, once its target is known.
                     if let Some(known) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
                         (known.target, known.workers, known.served_elsewhere_since) = (target, workers, *served);
                         known.unaffected_locks = spares;
@@ -275,6 +293,7 @@ impl<'a> Timeline<'a> {
         self.faults.sort_by_key(|fault| (fault.from, fault.number));
     }
 
+    /// Builds the lifetimes of the workers.
     fn read_workers(&mut self, events: &'a [Event]) {
         let mut lines: Vec<(RunNanos, WorkerId, &WorkerState)> = Vec::new();
         for event in events {
@@ -315,6 +334,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
+    /// Builds the holds from granted requests, and computes until when each could be relied on.
     fn read_holds(&mut self, events: &'a [Event]) {
         for invocation in &self.calls {
             let Call::Lock { lock, mode, owner, waits } = invocation.call else { continue };
@@ -337,7 +357,7 @@ impl<'a> Timeline<'a> {
                 release_began_at: None,
                 confirmed_release_at: None,
                 released_by: None,
-                evicted_at: None,
+                force_released_at: None,
                 release_requested_at: None,
                 certainly_held_until: granted,
                 relied_on_until: granted,
@@ -346,13 +366,13 @@ impl<'a> Timeline<'a> {
         self.holds.sort_by_key(|hold| (hold.granted_at, hold.op));
         self.hold_index = self.holds.iter().enumerate().map(|(at, hold)| (hold.op, at)).collect();
         self.read_hold_events(events);
-        let mut left: HashMap<OpId, RunNanos> = HashMap::new();
+        let mut first_release_at: HashMap<OpId, RunNanos> = HashMap::new();
         for invocation in &self.calls {
             let Call::Release { hold } = invocation.call else { continue };
             let Some(hold) = self.hold_index.get(hold).and_then(|&at| self.holds.get_mut(at)) else { continue };
-            left.entry(hold.op).or_insert(invocation.began_at);
+            first_release_at.entry(hold.op).or_insert(invocation.began_at);
             match invocation.ended {
-                // The release had no effect: the lock is held as before.
+                // A failed release had no effect: the lock is held as before.
                 Some((_, Outcome::Failed { .. })) => continue,
                 Some((end, Outcome::Released)) if hold.confirmed_release_at.is_none() => {
                     hold.confirmed_release_at = Some(invocation.began_at);
@@ -362,7 +382,7 @@ impl<'a> Timeline<'a> {
             }
             hold.release_began_at = Some(hold.release_began_at.unwrap_or(invocation.began_at));
         }
-        self.read_evictions();
+        self.read_force_releases();
         for hold in &mut self.holds {
             hold.held_checks.sort_unstable();
             hold.deadline = hold.held_checks.iter().map(|&(_, deadline)| deadline).fold(hold.deadline, RunNanos::max);
@@ -370,20 +390,21 @@ impl<'a> Timeline<'a> {
             let seen = hold.confirmed_release_at.map_or(seen, |released| seen.max(released));
             hold.certainly_held_until = seen.min(hold.release_began_at.unwrap_or(RunNanos::MAX)).max(hold.granted_at);
             let killed = self.workers.get(&hold.worker).and_then(|life| life.killed_at);
-            // Includes a failed release: it continues in the background.
-            let ends = [left.get(&hold.op).copied(), hold.unheld_since, hold.lost.map(|(lost, _)| lost), killed];
+            // Includes a failed release, which the client retries in the background.
+            let ends =
+                [first_release_at.get(&hold.op).copied(), hold.unheld_since, hold.lost.map(|(lost, _)| lost), killed];
             hold.relied_on_until =
                 ends.into_iter().flatten().fold(hold.deadline, RunNanos::min).max(hold.certainly_held_until);
-            // The stated exception: others may acquire the lock from then on, and the fence token
-            // keeps the evicted holder out.
-            if let Some(evicted) = hold.evicted_at {
-                hold.certainly_held_until = hold.certainly_held_until.min(evicted).max(hold.granted_at);
-                hold.relied_on_until = hold.relied_on_until.min(evicted).max(hold.granted_at);
+            // A force release is the documented exception from exclusion: others may acquire the
+            // lock once it begins, and the fence token makes the resource refuse this holder.
+            if let Some(began_at) = hold.force_released_at {
+                hold.certainly_held_until = hold.certainly_held_until.min(began_at).max(hold.granted_at);
+                hold.relied_on_until = hold.relied_on_until.min(began_at).max(hold.granted_at);
             }
         }
     }
 
-    /// Reads the holders' checks and notifications.
+    /// Records in each hold when its holder checked it or was notified.
     fn read_hold_events(&mut self, events: &[Event]) {
         let first = |known: Option<RunNanos>, t: RunNanos| Some(known.unwrap_or(t).min(t));
         for event in events {
@@ -405,40 +426,41 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// The holds that an eviction ended, or may have.
-    fn read_evictions(&mut self) {
+    /// Records in each hold when a force release of it began, if that may have taken effect.
+    fn read_force_releases(&mut self) {
         for invocation in &self.calls {
             let Call::Evict { hold: Some(hold), token, graceful: false, .. } = invocation.call else { continue };
             if let Some((_, Outcome::Evicted { gone: true, .. } | Outcome::Failed { .. })) = invocation.ended {
                 continue;
             }
             let hold = self.hold_index.get(hold).and_then(|&at| self.holds.get_mut(at));
-            // A waiter may have been granted the lock meanwhile; a later grant is not affected.
+            // A force-released waiter may have been granted the lock just before.
             let waited = |hold: &Hold<'_>| {
                 *token == 0
                     && invocation.ended.is_none_or(|(end, _)| hold.granted_at <= end.saturating_add(GRANT_GRACE))
             };
             if let Some(hold) = hold.filter(|hold| hold.token == *token || waited(hold)) {
-                hold.evicted_at = Some(hold.evicted_at.unwrap_or(invocation.began_at).min(invocation.began_at));
+                hold.force_released_at =
+                    Some(hold.force_released_at.unwrap_or(invocation.began_at).min(invocation.began_at));
             }
         }
     }
 }
 
-/// Sorts the spans and merges those that overlap or touch.
+/// Sorts the spans, and merges those that overlap or touch.
 fn merge_spans(mut spans: Vec<(RunNanos, RunNanos)>) -> Vec<(RunNanos, RunNanos)> {
     spans.sort_unstable();
-    let mut apart: Vec<(RunNanos, RunNanos)> = Vec::new();
+    let mut merged: Vec<(RunNanos, RunNanos)> = Vec::new();
     for (from, to) in spans {
-        match apart.last_mut() {
+        match merged.last_mut() {
             Some(last) if from <= last.1 => last.1 = last.1.max(to),
-            _ => apart.push((from, to)),
+            _ => merged.push((from, to)),
         }
     }
-    apart
+    merged
 }
 
-/// The header of a history that has none.
+/// A placeholder for the header of a history that has none.
 fn missing_header() -> Header {
     Header {
         format: 1,

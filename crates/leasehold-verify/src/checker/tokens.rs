@@ -1,7 +1,7 @@
 //! Checks that tokens are unique, and rise in the order of the grants.
 //!
-//! A re-entering owner keeps its token. A call with an unknown outcome may hold the lock: its owner
-//! may re-enter that hold with a later request.
+//! An owner that re-enters its lock keeps its token. A call with an unknown outcome may hold the
+//! lock, so a later request of its owner may be a re-entry.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,17 +12,18 @@ use super::{GuaranteeResult, SECOND, ViolationLog};
 use crate::history::{Call, Mode, OpId, OutcomeClass, RunNanos};
 use crate::verdict::Guarantee;
 
+/// Checks the tokens of every lock.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     let mut log = ViolationLog::new(Guarantee::Tokens);
     for holds in timeline.holds_by_lock().values() {
         log.checked_count += holds.len() as u64;
         let mut by_request: Vec<&Hold<'_>> = holds.clone();
         by_request.sort_by_key(|hold| (hold.requested_at, hold.op));
-        let again = check_unique(timeline, &by_request, &mut log);
-        let mut wrong = check_rising(timeline, holds, &by_request, &again, &mut log);
-        wrong.extend(&again);
+        let reentries = check_unique(timeline, &by_request, &mut log);
+        let mut excluded = check_rising(timeline, holds, &by_request, &reentries, &mut log);
+        excluded.extend(&reentries);
         if timeline.header.exclusion {
-            check_conflicting_grants(timeline, holds, &wrong, &mut log);
+            check_conflicting_grants(timeline, holds, &excluded, &mut log);
         }
     }
     let seen = format!(
@@ -36,9 +37,9 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     }
 }
 
-/// No token occurs twice; returns the re-entries.
+/// Reports each token that occurs twice without a re-entry; returns the calls that were re-entries.
 fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &mut ViolationLog) -> HashSet<OpId> {
-    let mut again = HashSet::new();
+    let mut reentries = HashSet::new();
     let mut seen: HashMap<u64, Vec<&Hold<'_>>> = HashMap::new();
     for &hold in by_request {
         let same = seen.entry(hold.token).or_default();
@@ -58,9 +59,9 @@ fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &
                 after(other) && other.certainly_held_until > other.granted_at && other.granted_at < hold.requested_at
             })
         };
-        let rides = |one: &&Hold<'_>| one.has_same_owner(hold) && may_reenter(timeline, hold);
-        if same.iter().any(|one| (open(&one) || rides(one)) && !between(one)) {
-            again.insert(hold.op);
+        let may_repeat = |one: &&Hold<'_>| one.has_same_owner(hold) && may_reenter(timeline, hold);
+        if same.iter().any(|one| (open(&one) || may_repeat(one)) && !between(one)) {
+            reentries.insert(hold.op);
         } else if let Some(first) = same.last() {
             let title = format!("token {} of {:?} was granted twice", hold.token, hold.lock);
             let words = format!(
@@ -79,18 +80,19 @@ fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &
         }
         same.push(hold);
     }
-    again
+    reentries
 }
 
-/// Whether its loss was reported so long ago that the servers' lease has expired, too.
+/// Whether the hold's loss was notified so long before `t` that its lease has expired on the
+/// servers, too.
 fn has_expired(timeline: &Timeline<'_>, hold: &Hold<'_>, t: RunNanos) -> bool {
     let left = timeline.header.ttl.saturating_add(timeline.header.ttl / 5).saturating_add(SECOND);
     let long_ago = hold.lost.is_some_and(|(lost, _)| lost.saturating_add(left) < t);
     long_ago && !timeline.is_engine_disturbed(hold.granted_at, t)
 }
 
-/// Whether the same owner requested the lock before with an unknown outcome: then it may hold the
-/// lock all the time.
+/// Whether the same owner requested the lock before with an unknown outcome: then it may have held
+/// the lock since, and this grant may be a re-entry.
 fn may_reenter(timeline: &Timeline<'_>, hold: &Hold<'_>) -> bool {
     let unknown = |invocation: &&Invocation<'_>| {
         invocation.ended.is_none_or(|(_, outcome)| outcome.class() == OutcomeClass::Unknown)
@@ -102,8 +104,8 @@ fn may_reenter(timeline: &Timeline<'_>, hold: &Hold<'_>) -> bool {
     })
 }
 
-/// A hold that was granted before another was requested has the lower token; returns the
-/// violations.
+/// Reports each hold whose token is lower than that of a hold granted before it was requested;
+/// returns the calls of the reported holds.
 fn check_rising(
     timeline: &Timeline<'_>,
     by_grant: &[&Hold<'_>],
@@ -126,12 +128,12 @@ fn check_rising(
         }
         wrong.insert(hold.op);
         let how = format!("requested it after that, at {}, and was granted it", format_time(hold.requested_at));
-        report(timeline, first, hold, (&how, ""), log);
+        report_lower_token(timeline, first, hold, (&how, ""), log);
     }
     wrong
 }
 
-/// The highest token so far, and the highest of any other owner.
+/// Of the holds so far, the one with the highest token, and the highest one of any other owner.
 #[derive(Default)]
 struct HighestTokens<'a> {
     highest: Option<&'a Hold<'a>>,
@@ -139,6 +141,7 @@ struct HighestTokens<'a> {
 }
 
 impl<'a> HighestTokens<'a> {
+    /// Takes note of another hold.
     fn add(&mut self, hold: &'a Hold<'a>) {
         let higher = |than: Option<&Hold<'_>>| than.is_none_or(|than| hold.token > than.token);
         let same = self.highest.is_some_and(|first| first.has_same_owner(hold));
@@ -152,41 +155,41 @@ impl<'a> HighestTokens<'a> {
         }
     }
 
+    /// The hold with the highest token whose owner is not that of `hold`; `None`: there is none.
     fn highest_of_others(&self, hold: &Hold<'_>) -> Option<&'a Hold<'a>> {
         self.highest.filter(|first| !first.has_same_owner(hold)).or(self.highest_of_another_owner)
     }
 }
 
-/// Compares waiters: of two that conflict, the one that was granted the lock later has the higher
-/// token, if it could rely on it then. If it had come first, it would have held the lock during the
-/// other grant.
+/// Reports each hold with a lower token than a conflicting hold that was granted before it, if its
+/// holder could rely on it when it was granted. Skips the calls in `excluded`.
 fn check_conflicting_grants<'a>(
     timeline: &Timeline<'_>,
     by_grant: &[&'a Hold<'a>],
-    known_violations: &HashSet<OpId>,
+    excluded: &HashSet<OpId>,
     log: &mut ViolationLog,
 ) {
-    let (mut alone, mut shared) = (HighestTokens::default(), HighestTokens::default());
+    let (mut exclusive_tokens, mut shared_tokens) = (HighestTokens::default(), HighestTokens::default());
     for &hold in by_grant {
         if matches!(hold.mode, Mode::Permits { .. }) {
             continue;
         }
         let exclusive = hold.mode == Mode::Exclusive;
-        let before = [alone.highest_of_others(hold), shared.highest_of_others(hold).filter(|_| exclusive)];
+        let before =
+            [exclusive_tokens.highest_of_others(hold), shared_tokens.highest_of_others(hold).filter(|_| exclusive)];
         let highest = before.into_iter().flatten().max_by_key(|before| before.token);
         let higher = highest.filter(|before| before.token > hold.token && before.granted_at < hold.granted_at);
-        if let Some(first) =
-            higher.filter(|_| hold.relied_on_until > hold.granted_at && !known_violations.contains(&hold.op))
-        {
+        if let Some(first) = higher.filter(|_| hold.relied_on_until > hold.granted_at && !excluded.contains(&hold.op)) {
             let why = ", and could rely on it then: if it had come first, two workers would have held the lock";
-            report(timeline, first, hold, ("was granted it after that,", why), log);
+            report_lower_token(timeline, first, hold, ("was granted it after that,", why), log);
         }
-        if exclusive { alone.add(hold) } else { shared.add(hold) }
+        if exclusive { exclusive_tokens.add(hold) } else { shared_tokens.add(hold) }
     }
 }
 
-/// Describes a lower token after a higher one: how its holder got the lock, and why that was later.
-fn report(
+/// Reports a lower token after a higher one. `grant_phrase` says how the later holder got the lock,
+/// and `reason` why its grant was certainly the later one.
+fn report_lower_token(
     timeline: &Timeline<'_>,
     first: &Hold<'_>,
     hold: &Hold<'_>,

@@ -1,28 +1,29 @@
-//! The hosts in an engine's URL, which the proxies' addresses replace. The rest stays as written.
+//! Replaces the hosts in an engine's URL by the proxies' addresses; the rest stays as written.
 
 use std::net::SocketAddr;
 
 use super::RunError;
 
-/// A URL, split at its hosts.
+/// An engine's URL, split at its hosts.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct EngineUrl {
     /// The scheme, in lower case.
     pub(super) scheme: String,
-    /// The servers' hosts as written; with the default port if there is none.
+    /// The servers' hosts as written, and their ports or the default one. Empty: the engine has no
+    /// network.
     pub(super) hosts: Vec<(String, u16)>,
-    /// The text before the first host, between the hosts, and after the last: one more than hosts.
+    /// The text before the first host, between the hosts, and after the last one.
     separators: Vec<String>,
     /// Whether the connection uses TLS.
     pub(super) uses_tls: bool,
 }
 
 impl EngineUrl {
-    /// Splits a URL.
+    /// Splits a URL at its hosts. Fails with a usage error if it is not an engine's URL.
     pub(super) fn parse(url: &str) -> Result<Self, RunError> {
-        let no_url =
+        let missing_scheme =
             || RunError::usage("not an engine URL: the scheme is missing; expected for example `redis://host:6379`");
-        let (scheme, rest) = url.split_once(':').ok_or_else(no_url)?;
+        let (scheme, rest) = url.split_once(':').ok_or_else(missing_scheme)?;
         let scheme = scheme.to_ascii_lowercase();
         let (main, query) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));
         let Some(port) = default_port(&scheme) else {
@@ -47,7 +48,7 @@ impl EngineUrl {
             }
         } else {
             reader.pending_text.push_str("//");
-            // Without slashes all of it is a path.
+            // Without slashes, what follows the scheme is a path, and the host is the default one.
             reader.parse_authority(if slashes.is_empty() && !main.starts_with('/') { "" } else { main })?;
         }
         reader.pending_text.push_str(query);
@@ -55,7 +56,7 @@ impl EngineUrl {
         Ok(Self { scheme, hosts: reader.hosts, separators: reader.separators, uses_tls: tls })
     }
 
-    /// The same URL with other servers.
+    /// The URL with these addresses in place of its hosts, in the same order.
     pub(super) fn with_servers(&self, servers: &[SocketAddr]) -> String {
         let mut url = String::new();
         for (at, text) in self.separators.iter().enumerate() {
@@ -67,7 +68,7 @@ impl EngineUrl {
         url
     }
 
-    /// Why a proxy before these servers is impossible, if it is.
+    /// Why proxies in front of these servers are impossible; `None`: they are possible.
     pub(super) fn proxy_obstacle(&self) -> Option<&'static str> {
         match self.scheme.as_str() {
             "memory" => Some("lives in one process: there is no network to disturb"),
@@ -84,16 +85,17 @@ impl EngineUrl {
     }
 }
 
-/// Collects hosts and the text around them.
+/// Collects the hosts of a URL and the text around them.
 struct UrlParser {
     default_port: u16,
     hosts: Vec<(String, u16)>,
     separators: Vec<String>,
+    /// The text since the last host.
     pending_text: String,
 }
 
 impl UrlParser {
-    /// Parses `[login@]host[:port][,host…][/path]`.
+    /// Parses the part of a URL after its `//`: `[login@]host[:port][,host…][/path]`.
     fn parse_authority(&mut self, text: &str) -> Result<(), RunError> {
         let (authority, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
         if path.contains('@') {
@@ -113,9 +115,9 @@ impl UrlParser {
         Ok(())
     }
 
-    /// Parses `parse_host`, `host:port` or `[::1]:port`.
+    /// Parses one host: `host`, `host:port` or `[::1]:port`.
     fn parse_host(&mut self, text: &str) -> Result<(), RunError> {
-        // The message does not repeat it: it may be half of a password with a comma in it.
+        // The message does not repeat the text, which may be half of a password with a comma in it.
         let wrong = || RunError::usage("a host in this URL is invalid; expected `host:6379` or `[::1]:6379`");
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
@@ -134,7 +136,7 @@ impl UrlParser {
     }
 }
 
-/// The default port; `None` for engines without a network.
+/// The default port of a URL scheme; `None`: the engine has no network, or is unknown.
 fn default_port(scheme: &str) -> Option<u16> {
     match scheme {
         "redis" | "rediss" | "redis+cluster" | "redlock" => Some(6379),
@@ -146,6 +148,7 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
+/// Whether the URL's options turn TLS on.
 fn enables_tls(scheme: &str, query: &str) -> bool {
     let options = || query.trim_start_matches('?').split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let on = options().rfind(|(key, _)| *key == "tls").map(|(_, value)| value != "off" && value != "false");

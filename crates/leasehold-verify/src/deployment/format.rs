@@ -1,19 +1,20 @@
-//! Servers in words, numbered from one.
+//! Names servers in the descriptions of faults, numbered from 1.
 
-/// `one` if there is only one; otherwise `many` with their numbers.
-pub(super) fn server_list(one: &str, many: &str, hit: &[usize], all: usize) -> String {
+/// Names the servers with these indices of `count`: `single` if there is only one server in all,
+/// otherwise `prefix` with their numbers, such as `PREFIX servers 2, 5 of 5`.
+pub(super) fn server_list(single: &str, prefix: &str, hit: &[usize], count: usize) -> String {
     match hit {
-        _ if all == 1 => one.to_owned(),
-        hit if hit.len() == all => format!("{many} all {all} servers"),
-        [only] => format!("{many} {}", server_name(*only, all)),
+        _ if count == 1 => single.to_owned(),
+        hit if hit.len() == count => format!("{prefix} all {count} servers"),
+        [only] => format!("{prefix} {}", server_name(*only, count)),
         hit => {
             let numbers: Vec<String> = hit.iter().map(|at| (at + 1).to_string()).collect();
-            format!("{many} servers {} of {all}", numbers.join(", "))
+            format!("{prefix} servers {} of {count}", numbers.join(", "))
         }
     }
 }
 
-/// The description of one of several servers.
+/// Names one of several servers by its index: `server 2 of 5`.
 pub(super) fn server_name(index: usize, count: usize) -> String {
     format!("server {} of {count}", index + 1)
 }

@@ -1,17 +1,17 @@
-//! The engines that can be started here, and the faults that each can have.
+//! The engines that a test run can start, and the faults that each can have.
 
 use std::time::Duration;
 
-use crate::history::{FaultKind, named};
+use crate::history::{FaultKind, name_variants};
 
-/// An engine to start here.
+/// An engine that a test run can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocalEngine {
-    /// For the tasks of one process.
+    /// The engine `memory:`, for the tasks of one process; it has no server.
     Memory,
-    /// For the processes of this host, in a folder.
+    /// The engine `file:`, for the processes of this host; it has no server.
     File,
-    /// One Redis.
+    /// One Redis server.
     Redis,
     /// A Redis master with a replica, and the Sentinels that replace it.
     RedisSentinel,
@@ -19,15 +19,15 @@ pub enum LocalEngine {
     RedisCluster,
     /// Five independent Redis servers.
     Redlock,
-    /// A ZooKeeper; an ensemble of three if a fault hits one of them.
+    /// One ZooKeeper server, or an ensemble of three if a fault hits one of them.
     Zookeeper,
-    /// A MariaDB.
+    /// One MariaDB server.
     Mysql,
-    /// A PostgreSQL.
+    /// One PostgreSQL server.
     Postgres,
 }
 
-named!(LocalEngine:
+name_variants!(LocalEngine:
     Memory "memory" "the tasks of one process",
     File "file" "the processes of this host, in a folder",
     Redis "redis" "a Redis server",
@@ -39,16 +39,17 @@ named!(LocalEngine:
     Postgres "postgres" "a PostgreSQL server",
 );
 
-/// An option of the engine's URL that a deployment can be started with.
+/// An option of the engine's URL, against the loss of data, with which a test run can start it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UrlOption {
-    /// `strict`: a server that may have lost a lease's record cools down for the longest lease.
+    /// `strict`: a server that may have lost a lease grants nothing until the longest lease is
+    /// over.
     Strict,
     /// `replicas=1`: a grant counts only after a replica acknowledged it.
     Replicas,
 }
 
-named!(UrlOption:
+name_variants!(UrlOption:
     Strict "strict" "a server that may have lost a lease cools down first",
     Replicas "replicas" "a grant counts only after a replica acknowledged it",
 );
@@ -56,11 +57,15 @@ named!(UrlOption:
 /// What a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultDomain {
+    /// A worker's process.
     Worker,
+    /// The connections between workers and servers.
     Network,
+    /// A server.
     Server,
 }
 
+/// What a fault of this kind hits.
 pub(super) fn fault_domain(fault: FaultKind) -> FaultDomain {
     match fault {
         _ if fault.targets_workers() => FaultDomain::Worker,
@@ -70,11 +75,11 @@ pub(super) fn fault_domain(fault: FaultKind) -> FaultDomain {
 }
 
 impl LocalEngine {
-    /// A TTL that suits it: short, so that runs are short.
+    /// The default TTL of a test run: as short as the engine allows.
     ///
     /// SQL's leases and ZooKeeper's sessions have minimum lengths. Redlock gives each node a tenth
-    /// of the TTL to respond, and SQL a third of it to log in: on a busy machine that may take half
-    /// a second.
+    /// of the TTL to respond, and SQL a third of it to log in, which may take half a second on a
+    /// busy machine.
     pub fn default_ttl(self) -> Duration {
         Duration::from_millis(match self {
             Self::Memory | Self::File | Self::Redis | Self::RedisSentinel => 500,
@@ -82,13 +87,13 @@ impl LocalEngine {
         })
     }
 
-    /// The same under these faults. A lease must outlive the restart, or it does not show the
-    /// server's loss of data. A restart takes a good part of a second on a busy machine, and
-    /// Sentinels need some seconds to replace a master.
+    /// The TTL of a test run with these faults. A lease must last longer than a restart, or a loss
+    /// of data would not matter. A restart may take a second on a busy machine, and Sentinels need
+    /// some seconds to replace a master.
     pub fn ttl_for(self, faults: &[FaultKind], option: Option<UrlOption>) -> Duration {
         match self {
             Self::RedisSentinel | Self::RedisCluster if faults.contains(&FaultKind::Failover) => Duration::from_secs(6),
-            // There the master is replaced after its clock was set back.
+            // With `replicas`, the master is replaced after its clock was set back.
             Self::RedisSentinel if option == Some(UrlOption::Replicas) && faults.contains(&FaultKind::Clock) => {
                 Duration::from_secs(8)
             }
@@ -98,16 +103,16 @@ impl LocalEngine {
                 Duration::from_secs(2)
             }
             Self::Redlock if faults.contains(&FaultKind::Wipe) => Duration::from_secs(4),
-            // A lock that the kernel frees at once must be distinguishable from an expired lease.
+            // A long TTL shows whether the kernel freed the lock at once, or its lease expired.
             Self::File if faults == [FaultKind::Kill] => Duration::from_secs(6),
             _ => self.default_ttl(),
         }
     }
 
-    /// Whether this fault can be caused here.
+    /// Checks that this fault can be caused with the engine on this machine.
     ///
     /// # Errors
-    /// Why not, in words for the user.
+    /// Why not, as a message for the user.
     pub fn check_fault(self, fault: FaultKind) -> Result<(), String> {
         let why = match self.unsupported_reason(fault) {
             None if fault == FaultKind::DiskFull && !rustix::process::geteuid().is_root() => {
@@ -118,10 +123,10 @@ impl LocalEngine {
         why.map_or(Ok(()), |why| Err(format!("{self}: {why}")))
     }
 
-    /// Whether it has this option.
+    /// Checks that the engine has this URL option.
     ///
     /// # Errors
-    /// Why not, in words for the user.
+    /// Why not, as a message for the user.
     pub fn check_option(self, option: UrlOption) -> Result<(), String> {
         let has = match option {
             UrlOption::Strict => {
@@ -138,11 +143,12 @@ impl LocalEngine {
         if has { Ok(()) } else { Err(why()) }
     }
 
-    /// All faults that can be caused here.
+    /// All faults that can be caused with the engine on this machine.
     pub fn faults(self) -> Vec<FaultKind> {
         FaultKind::ALL.iter().copied().filter(|fault| self.check_fault(*fault).is_ok()).collect()
     }
 
+    /// Why this fault cannot be caused with the engine; `None`: it can.
     fn unsupported_reason(self, fault: FaultKind) -> Option<&'static str> {
         match self {
             Self::Memory => unsupported_on_memory(fault),
@@ -157,6 +163,7 @@ impl LocalEngine {
     }
 }
 
+/// Why this fault cannot be caused with `memory:`; `None`: it can.
 fn unsupported_on_memory(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (_, FaultKind::Stop) => None,
@@ -175,6 +182,7 @@ fn unsupported_on_memory(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with `file:`; `None`: it can.
 fn unsupported_on_file(fault: FaultKind) -> Option<&'static str> {
     match (fault_domain(fault), fault) {
         (FaultDomain::Worker, _) | (_, FaultKind::DiskFull) => None,
@@ -188,7 +196,7 @@ fn unsupported_on_file(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
-/// Only a cluster has slots, and masters beside the one that is hit.
+/// Why this fault needs a Redis Cluster; `None`: it does not.
 fn requires_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Reshard | FaultKind::Grow => Some("only a cluster has slots: --local redis-cluster"),
@@ -197,6 +205,7 @@ fn requires_cluster(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with one Redis server; `None`: it can.
 fn unsupported_on_redis(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("has one server: --local redis-sentinel and redis-cluster have replicas"),
@@ -205,6 +214,7 @@ fn unsupported_on_redis(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with Redis Sentinels; `None`: it can.
 fn unsupported_on_sentinel(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Evict | FaultKind::DiskFull => Some("this fault needs a single Redis: --local redis"),
@@ -213,6 +223,7 @@ fn unsupported_on_sentinel(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with a Redis Cluster; `None`: it can.
 fn unsupported_on_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Leader => Some("has no leader; the closest fault is failover"),
@@ -223,6 +234,7 @@ fn unsupported_on_cluster(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with Redlock; `None`: it can.
 fn unsupported_on_redlock(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("its servers have no replicas to fail over to"),
@@ -232,6 +244,7 @@ fn unsupported_on_redlock(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with ZooKeeper; `None`: it can.
 fn unsupported_on_zookeeper(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Failover => Some("it elects a leader: use the fault leader"),
@@ -244,6 +257,7 @@ fn unsupported_on_zookeeper(fault: FaultKind) -> Option<&'static str> {
     }
 }
 
+/// Why this fault cannot be caused with MariaDB or PostgreSQL; `None`: it can.
 fn unsupported_on_sql(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Wipe => Some("guarantees nothing after a database restarts empty"),

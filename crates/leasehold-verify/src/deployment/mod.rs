@@ -1,4 +1,4 @@
-//! The engine of a run, and the faults that its servers and its network can have.
+//! The engine under test, with the faults of its servers and its network.
 //!
 //! | | |
 //! |---|---|
@@ -6,20 +6,22 @@
 //! | [`Deployment::remote`] | the user's servers: proxies before them, and never a fault on them |
 //!
 //! Proxies between the workers and the servers, one per server, cause the faults of the network:
-//! real connections that are cut, delayed or silenced. For *partition*, as root, the workers have
-//! their own network namespace, with a wire to each proxy, and the wire is disconnected
-//! ([`leasehold_testbed::VirtualLinks`]). Otherwise, and where Sentinels name addresses or
-//! ZooKeeper runs as an ensemble, the proxy goes silent. In an ensemble, *partition* mostly cuts
-//! one member off from the others, and not from its clients, which is the harder case; proxies
-//! between the members do that. Otherwise it cuts the workers off from one member, or from all.
+//! they cut, delay or stop the traffic of real connections.
 //!
-//! | fault | action | with the guard off |
+//! For *partition*, as root, the workers have their own network namespace with a virtual link to
+//! each proxy, which is disconnected ([`leasehold_testbed::VirtualLinks`]). Without root, and where
+//! Sentinels name addresses or ZooKeeper runs as an ensemble, the proxy passes no traffic instead.
+//! In an ensemble, *partition* mostly cuts one member off from the others, and not from its
+//! clients, which is the harder case; proxies between the members do that. Every third time it cuts
+//! the workers off from one member, or from all.
+//!
+//! | fault | action | in a negative control |
 //! |---|---|---|
 //! | cut | connections are cut repeatedly | |
 //! | lost-reply | a request arrives and its connection is cut before the reply; or no reply arrives at all | |
 //! | delay | both directions are delayed, mostly within a call's timeout | |
 //! | duplicate | a request arrives twice, and its connection is cut before the first reply: a client could take the second for that of its next request | |
-//! | partition | silence for longer than the TTL: of the server; of a minority of Redlock's nodes; see above for ZooKeeper | |
+//! | partition | no traffic for longer than the TTL: with the server, or a minority of Redlock's nodes; with ZooKeeper as described before this table | |
 //! | crash | SIGKILL, and a restart with the data, which was on disk before it was acknowledged | |
 //! | wipe | SIGKILL, and a restart without the data; the URL has `strict`; of Redlock's nodes, one or two, or [a majority](Deployment::hit_majority_next) | no `strict`; of Redlock's nodes, a majority |
 //! | failover | the replica is cut off, the master continues and is killed, the replica is promoted; the URL has `strict` | no `strict` |
@@ -33,12 +35,12 @@
 //! | reshard | the slots of the locks move to other masters, and stay half-way for a while | |
 //! | grow | a node joins a cluster and gets the slots of the locks; then they move back, and it leaves | |
 //!
-//! With crash, wipe and failover half of the connections go silent instead of closing, as in a
-//! power failure. Their clients notice it only when their calls time out, while the restarted
-//! server serves others. Sentinels report the master's address; proxies before the Sentinels
-//! replace it with our proxy's.
+//! With crash, wipe and failover, half of the connections pass no more data instead of closing, as
+//! in a power failure. Their clients notice it only when their calls time out, while the restarted
+//! server serves others. Sentinels report the master's address; proxies in front of the Sentinels
+//! replace it by the address of the master's proxy.
 //!
-//! All choices come from the [`Rng`] that the caller passes.
+//! All random choices come from the [`Rng`] that the caller passes.
 
 mod engine_url;
 mod format;
@@ -65,46 +67,48 @@ use crate::history::FaultKind;
 use crate::rng::Rng;
 use crate::verdict::Guarantee;
 
-/// How often to check whether other servers have taken over.
+/// How often [`Deployment::wait_for_others_to_serve`] checks the servers.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The conditions of a run.
+/// What a deployment must support: the faults, and the conditions under which they happen.
 #[derive(Clone, Debug)]
 pub struct DeploymentOptions {
-    /// All faults that may happen.
+    /// All kinds of faults that may happen.
     pub faults: Vec<FaultKind>,
-    /// Whether the safeguards are on.
-    pub guard: bool,
-    /// The longest lease.
+    /// Whether the servers run with their safeguards; `false` only in a negative control.
+    pub has_safeguards: bool,
+    /// The TTL of the longest lease.
     pub ttl: Duration,
-    /// Whether workers are started with [`Deployment::worker_command_prefix`], and so can have
-    /// their own network.
+    /// Whether the caller starts workers with [`Deployment::worker_command_prefix`], so that they
+    /// can have their own network namespace.
     pub isolates_workers: bool,
-    /// The URL option that guards against data loss; `None`: the one that the faults need.
+    /// The URL option against the loss of data; `None`: `strict` if the faults lose data, otherwise
+    /// none.
     pub option: Option<UrlOption>,
 }
 
 impl DeploymentOptions {
-    /// Whether this fault may happen.
+    /// Whether a fault of this kind may happen.
     fn has_fault(&self, fault: FaultKind) -> bool {
         self.faults.contains(&fault)
     }
 
-    /// Whether partitions pull wires, if the wires can be set up.
+    /// Whether partitions disconnect virtual links, if these can be set up.
     fn uses_links(&self) -> bool {
         self.isolates_workers && self.has_fault(FaultKind::Partition)
     }
 
-    /// The faults of one side.
+    /// The kinds of faults that hit workers, the network, or servers.
     fn faults_in(&self, domain: FaultDomain) -> impl Iterator<Item = FaultKind> {
         self.faults.iter().copied().filter(move |fault| fault_domain(*fault) == domain)
     }
 
-    /// The options of the engine's URL. If servers lose data: `strict`. `replicas=1` would keep
-    /// exclusion, too. But it grants nothing while the replica lags, so no lock would be at risk.
+    /// The options to append to the engine's URL, with their `?`; empty in a negative control. If
+    /// servers lose data and no option is chosen, it is `strict`: with `replicas=1` nothing is
+    /// granted while the replica lags, so no lock would be at risk.
     fn url_options(&self) -> String {
-        let forgets = self.has_fault(FaultKind::Wipe) || self.has_fault(FaultKind::Failover);
-        match self.option.or(forgets.then_some(UrlOption::Strict)).filter(|_| self.guard) {
+        let loses_data = self.has_fault(FaultKind::Wipe) || self.has_fault(FaultKind::Failover);
+        match self.option.or(loses_data.then_some(UrlOption::Strict)).filter(|_| self.has_safeguards) {
             None => String::new(),
             Some(UrlOption::Strict) => format!("?strict={}ms", self.ttl.as_millis()),
             Some(UrlOption::Replicas) => "?replicas=1".to_owned(),
@@ -115,14 +119,14 @@ impl DeploymentOptions {
 /// A fault that has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveFault {
-    /// Its target.
+    /// What it hits, in words: `server 2 of 5`.
     pub target: String,
-    /// When to call [`Deployment::end_fault`], from its beginning.
+    /// How long after its beginning to call [`Deployment::end_fault`].
     pub duration: Duration,
-    /// Whether servers that it does not hit can serve in the meantime: a majority of the voters, or
-    /// a promoted server.
+    /// Whether servers that it does not hit can serve before it ends: a majority of the voters, or
+    /// a promoted replica.
     pub others_can_serve: bool,
-    /// The locks that it must not affect: those on servers that it does not hit.
+    /// The locks that it must not lose: those on servers that it does not hit.
     pub unaffected_locks: Vec<String>,
 }
 
@@ -131,54 +135,59 @@ impl ActiveFault {
         Self { target, duration, others_can_serve: false, unaffected_locks: Vec::new() }
     }
 
-    /// The locks that it must not affect.
-    fn with_unaffected_locks(self, spares: Vec<String>) -> Self {
-        Self { unaffected_locks: spares, ..self }
+    /// Sets the locks that the fault must not lose.
+    fn with_unaffected_locks(self, locks: Vec<String>) -> Self {
+        Self { unaffected_locks: locks, ..self }
     }
 
-    /// Other servers can serve in the meantime.
+    /// States that servers that the fault does not hit can serve before it ends.
     fn with_others_serving(self) -> Self {
         Self { others_can_serve: true, ..self }
     }
 
-    /// How long servers are down if the others can serve meanwhile: sometimes longer than the
-    /// others may take until they serve.
+    /// A random duration for servers that are down while others can serve. It is sometimes longer
+    /// than the others may take until they serve.
     fn outage_duration(ttl: Duration, rng: &mut Rng) -> Duration {
         if rng.one_in(6) { Self::long_outage(ttl) } else { rng.duration_in(Duration::ZERO, ttl * 3 / 2) }
     }
 
-    /// Longer than a server may take to serve in place of another.
+    /// A duration longer than the others may take until they serve.
     fn long_outage(ttl: Duration) -> Duration {
         ttl * 2 + Duration::from_secs(7)
     }
 
-    /// The longest duration of such a fault.
+    /// An upper bound on the duration of any fault.
     pub fn max_duration(&self, ttl: Duration) -> Duration {
         if self.others_can_serve { Self::long_outage(ttl).max(ttl * 3) } else { ttl * 3 }
     }
 }
 
-/// An engine with its proxies. Dropping it stops everything that was started.
+/// An engine with the proxies in front of its servers. Dropping it stops everything that was
+/// started.
 pub struct Deployment {
-    // Connections must close before their servers stop: fields drop in this order.
+    // Fields drop in this order: connections must close before their servers stop.
+    /// The proxies; `None`: there are none.
     network: Option<Network>,
     servers: LocalServers,
     engine: String,
+    /// The URL through the proxies.
     url: String,
+    /// The URL without the proxies.
     direct_url: String,
     versions: Vec<String>,
     options: DeploymentOptions,
-    /// The servers that may be hit where servers vote.
+    /// If servers vote, the indices of those that faults may hit; `None`: not chosen yet.
     minority: Option<Vec<usize>>,
-    /// The active faults, and whether each hits the servers, and not the connections.
+    /// The active faults, and for each whether it hits servers; `false`: connections.
     active_faults: BTreeMap<FaultKind, bool>,
 }
 
 impl Deployment {
-    /// Starts as many real servers as these faults need, and waits until they respond.
+    /// Starts the real servers that these faults need, with proxies, and waits until they respond.
     ///
     /// # Errors
-    /// If a fault cannot be caused there; if a server is not installed, or does not start.
+    /// If the engine cannot have one of the faults; if a server is not installed, or does not
+    /// start.
     pub async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
         for fault in &options.faults {
             local.check_fault(*fault).map_err(RunError::new)?;
@@ -192,13 +201,14 @@ impl Deployment {
         let servers = local_servers.addrs();
         if !servers.is_empty() && options.faults.iter().any(|fault| fault_domain(*fault) != FaultDomain::Worker) {
             let discovery_addrs = local_servers.discovery_servers();
-            // Servers that redirect clients name addresses which are unknown in that network.
-            let uses_our_addresses = discovery_addrs.is_empty() && !local_servers.redirect_clients();
+            // Servers that redirect clients name addresses that workers in their own network
+            // namespace cannot reach.
+            let uses_our_addresses = discovery_addrs.is_empty() && !local_servers.redirects_clients();
             let isolated =
                 uses_our_addresses && !local_servers.handles_fault(FaultKind::Partition) && options.uses_links();
             let mut proxies = Network::start(&servers, local.as_str(), options.ttl, isolated).await?;
             proxies.add_discovery_proxies(&discovery_addrs, &servers).await?;
-            if local_servers.redirect_clients() {
+            if local_servers.redirects_clients() {
                 proxies.translate_redirects(&servers)?;
             }
             url = EngineUrl::parse(&own_url)?.with_servers(&proxies.entry_addrs());
@@ -209,58 +219,59 @@ impl Deployment {
         Ok(Self::from_parts(engine, local_servers, network, (url, own_url), versions, options))
     }
 
-    /// Connects to the user's own deployment, through proxies if its network is to be disturbed.
-    /// Its servers are never touched.
+    /// Uses the user's own servers, through proxies if a network fault may happen. No fault hits
+    /// the servers themselves.
     ///
     /// # Errors
-    /// If a fault would have to be caused on the servers; if a proxy before them is impossible; if
-    /// they are unreachable.
+    /// If a server fault is requested; if no proxy is possible in front of the servers; if they are
+    /// unreachable.
     pub async fn remote(url: &str, options: &DeploymentOptions) -> Result<Self, RunError> {
         let address = EngineUrl::parse(url)?;
         let servers = remote::resolve_servers(&address, options).await?;
-        let (mut lines, mut through) = (None, url.to_owned());
+        let (mut network, mut proxied_url) = (None, url.to_owned());
         if !servers.is_empty() {
-            let before = Network::start(&servers, &address.scheme, options.ttl, options.uses_links()).await?;
-            through = address.with_servers(&before.entry_addrs());
-            lines = Some(before);
+            let proxies = Network::start(&servers, &address.scheme, options.ttl, options.uses_links()).await?;
+            proxied_url = address.with_servers(&proxies.entry_addrs());
+            network = Some(proxies);
         }
-        let urls = (through, url.to_owned());
-        Ok(Self::from_parts(address.scheme, LocalServers::None, lines, urls, Vec::new(), options))
+        let urls = (proxied_url, url.to_owned());
+        Ok(Self::from_parts(address.scheme, LocalServers::None, network, urls, Vec::new(), options))
     }
 
+    /// Puts a deployment together. `urls` are the URL through the proxies and the one without them.
     fn from_parts(
         engine: String,
         servers: LocalServers,
         network: Option<Network>,
-        (url, own_url): (String, String),
+        (url, direct_url): (String, String),
         versions: Vec<String>,
         options: &DeploymentOptions,
     ) -> Self {
-        let setup = options.clone();
         Self {
             network,
             servers,
             engine,
             url,
-            direct_url: own_url,
+            direct_url,
             versions,
-            options: setup,
+            options: options.clone(),
             minority: None,
             active_faults: BTreeMap::new(),
         }
     }
 
-    /// The URL for workers: through the proxies. It contains the passwords.
+    /// The URL for workers, through the proxies. It contains the passwords.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The URL for inspections: past the proxies. It contains the passwords.
+    /// The URL for inspections, which connects to the servers without the proxies. It contains the
+    /// passwords.
     pub fn direct_url(&self) -> &str {
         &self.direct_url
     }
 
-    /// The engine: `redis`, `zookeeper`, …
+    /// The name of the engine: `redis`, `zookeeper`, …
     pub fn engine(&self) -> &str {
         &self.engine
     }
@@ -271,50 +282,53 @@ impl Deployment {
         self.versions.clone()
     }
 
-    /// The prefix of a worker's command that puts it into the network where [`url`](Self::url) is
-    /// reachable.
+    /// What to put before a worker's command, so that it runs in the network namespace in which
+    /// [`url`](Self::url) is reachable; empty if it needs none.
     pub fn worker_command_prefix(&self) -> Vec<String> {
         self.network.as_ref().map(Network::worker_command_prefix).unwrap_or_default()
     }
 
-    /// Names for `count` locks. In a cluster they are spread over all masters; `prefix` is what the
-    /// engine puts before each.
+    /// Names for `count` locks, made from `base`. In a cluster there is one on each master instead;
+    /// `prefix` is what the engine puts before each name.
     pub fn lock_names(&mut self, base: &str, prefix: &str, count: usize) -> Vec<String> {
         self.servers.lock_names(base, prefix, count)
     }
 
-    /// Names for locks, one on each master of a cluster; none elsewhere. They count as locks of the
-    /// run.
+    /// Names for anchor locks, which are held during a whole run: one on each master of a cluster;
+    /// none for any other engine.
     pub fn anchor_names(&mut self, base: &str) -> Vec<String> {
         self.servers.anchor_names(base)
     }
 
-    /// How many connections the servers have accepted so far, if there are proxies before them.
+    /// How many connections the proxies have accepted so far; `None`: there are no proxies.
     pub fn connections(&self) -> Option<u64> {
         self.network.as_ref().map(Network::accepted_connections)
     }
 
-    /// Whether tokens rise under all faults of this run, by the table of guarantees.
+    /// Whether rising tokens are guaranteed under all faults of this deployment, by the table in
+    /// `guarantees.rs`.
     pub fn guarantees_tokens(&self) -> bool {
         self.conditions().is_guaranteed(Guarantee::Tokens)
     }
 
-    /// Whether exclusion holds under all faults of this run, by the same table.
+    /// Whether exclusion is guaranteed under all faults of this deployment, by the table in
+    /// `guarantees.rs`. A safeguard that is off counts as on, so that the checker finds the
+    /// violation.
     pub fn guarantees_exclusion(&self) -> bool {
-        // A safeguard that a control turns off counts as on: the checker must detect the control.
         self.conditions().is_guaranteed(Guarantee::Exclusion)
     }
 
+    /// The conditions that decide which guarantees hold; a safeguard that is off counts as on.
     fn conditions(&self) -> Conditions<'_> {
-        let has = |option: &str| !self.options.guard || self.direct_url.contains(option);
+        let has = |option: &str| !self.options.has_safeguards || self.direct_url.contains(option);
         let (strict, replicas) = (has("strict="), has("replicas="));
         Conditions { engine: &self.engine, is_strict: strict, awaits_replicas: replicas, faults: &self.options.faults }
     }
 
-    /// A description of the control if the guard is off; `None` if it is on, or if nothing here
-    /// depends on it.
+    /// Describes which safeguard of the servers is off; `None` if none is, or if these faults need
+    /// none.
     pub fn control_description(&self) -> Option<String> {
-        if self.options.guard {
+        if self.options.has_safeguards {
             return None;
         }
         let redlock = self.engine == "redlock";
@@ -332,43 +346,49 @@ impl Deployment {
         (!words.is_empty()).then(|| words.into_iter().collect::<Vec<_>>().join("; "))
     }
 
-    /// If servers vote, makes the next fault of this kind hit a majority of them, as it does with
-    /// the guard off. `false`: it cannot. Only a loss of data may hit a majority: `strict` guards
-    /// against it.
+    /// Makes the next fault of this kind hit a majority of the voting servers, and not a minority.
+    /// Returns `false` if it cannot: only a loss of data on Redlock may hit a majority, because
+    /// `strict` protects against it.
     pub fn hit_majority_next(&mut self, fault: FaultKind) -> bool {
         self.servers.hit_majority_next(fault)
     }
 
-    /// Begins a fault of the servers or of the network. Faults of workers (kill, stop) do not begin
-    /// here. While one server fault is active, no other can begin.
+    /// Begins a fault of the servers or of the network. Only one server fault can be active at a
+    /// time.
     ///
     /// # Errors
-    /// If it was not in the [`DeploymentOptions`], or conflicts with an active fault, or cannot be
-    /// caused.
+    /// If it was not in the [`DeploymentOptions`], is a fault of workers, conflicts with an active
+    /// fault, or cannot be caused.
     pub async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         if fault_domain(fault) == FaultDomain::Worker {
-            return Err(RunError::new(format!("{fault} is a fault of workers, not of the deployment")));
+            return Err(RunError::new(format!("{fault} is a fault of workers, and the deployment has no workers")));
         }
         if !self.options.has_fault(fault) {
-            return Err(RunError::new(format!("{fault} was not among the faults at the start")));
+            return Err(RunError::new(format!(
+                "{fault} was not among the faults that the deployment was started with"
+            )));
         }
         // Where a member can be cut off from the others, the workers can also be cut off from the
         // servers.
         let on_servers = self.is_server_fault(fault) && !(fault == FaultKind::Partition && rng.one_in(3));
-        let other = self.active_faults.iter().find(|(other, theirs)| **other == fault || (on_servers && **theirs));
+        let other =
+            self.active_faults.iter().find(|(other, hits_servers)| **other == fault || (on_servers && **hits_servers));
         if let Some((other, _)) = other {
             return Err(RunError::new(format!("{fault} cannot begin: {other} has not ended")));
         }
         let minority = self.minority(rng);
         let active_fault = match &mut self.network {
-            Some(lines) if !on_servers => lines.begin_fault(fault, &minority, rng)?,
-            lines => self.servers.begin_fault(fault, &minority, lines.as_ref(), self.options.guard, rng).await?,
+            Some(network) if !on_servers => network.begin_fault(fault, &minority, rng)?,
+            network => {
+                self.servers.begin_fault(fault, &minority, network.as_ref(), self.options.has_safeguards, rng).await?
+            }
         };
         self.active_faults.insert(fault, on_servers);
         Ok(active_fault)
     }
 
-    /// Waits until servers that this fault does not hit can serve; without such servers, forever.
+    /// Waits until servers that this active fault does not hit can serve. If they never can, it
+    /// never returns.
     pub async fn wait_for_others_to_serve(&self, fault: FaultKind) {
         // If only connections are hit, the servers can serve all the time.
         while self.active_faults.get(&fault) == Some(&true) && !self.servers.can_others_serve().await {
@@ -376,8 +396,8 @@ impl Deployment {
         }
     }
 
-    /// Ends a fault: heals, restarts, and returns when the servers respond again. The note
-    /// describes the result.
+    /// Ends a fault: repairs the network, restarts servers, and waits until they respond again.
+    /// Returns a note on the result, which may be empty.
     ///
     /// # Errors
     /// If the fault had not begun; if a server does not recover.
@@ -386,13 +406,13 @@ impl Deployment {
             return Err(RunError::new(format!("{fault} had not begun")));
         };
         match &mut self.network {
-            Some(lines) if !on_servers => lines.end_fault(fault),
+            Some(network) if !on_servers => network.end_fault(fault),
             _ => self.servers.end_fault(fault).await,
         }
     }
 
-    /// Marks the beginning of a run: from now on, only faults [begun](Self::begin_fault) here may
-    /// affect the servers.
+    /// Records the servers' state at the beginning of a run, with which
+    /// [`check_no_foreign_failover`](Self::check_no_foreign_failover) compares their state later.
     ///
     /// # Errors
     /// If the servers do not report their state.
@@ -400,40 +420,44 @@ impl Deployment {
         self.servers.save_baseline().await
     }
 
-    /// Checks that only those faults have affected the servers since.
+    /// Checks that, since [`save_baseline`](Self::save_baseline), Sentinels have replaced a master
+    /// only because of an injected fault.
     ///
     /// # Errors
-    /// If Sentinels replaced a master that had no processor time to respond: such a run cannot be
-    /// judged.
+    /// If they replaced a master that had no processor time to respond: the checker cannot judge
+    /// such a run.
     pub async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         self.servers.check_no_foreign_failover().await
     }
 
     /// What servers that were started here still store after all workers have ended: keys that
     /// never expire, claims to these locks on any of Redlock's servers, ZooKeeper's ephemeral
-    /// nodes. Returns the place and the item. With the guard off nothing is checked, because other
-    /// users' locks may be there.
+    /// nodes. Each item is a place and what was found there. In a negative control nothing is
+    /// checked.
     ///
     /// # Errors
     /// If a server does not respond.
     pub async fn leftovers(&self, locks: &[String]) -> Result<Vec<(String, String)>, RunError> {
-        if self.options.guard { self.servers.leftovers(locks).await } else { Ok(Vec::new()) }
+        if self.options.has_safeguards { self.servers.leftovers(locks).await } else { Ok(Vec::new()) }
     }
 
-    /// Sessions that databases which were started here still have after all clients have ended.
+    /// Client sessions that a database that was started here still has after all clients have
+    /// ended. Each item is the session and what it does.
     ///
     /// # Errors
     /// If a server does not respond.
     pub async fn leftover_sessions(&self) -> Result<Vec<(String, String)>, RunError> {
-        // With this fault, half of the connections stay silent, and our proxies keep them open.
-        if self.options.has_fault(FaultKind::Ahead) { Ok(Vec::new()) } else { self.servers.sessions().await }
+        // With `ahead`, half of the connections pass no data, and our proxies keep them open.
+        if self.options.has_fault(FaultKind::Ahead) { Ok(Vec::new()) } else { self.servers.client_sessions().await }
     }
 
+    /// Whether the servers cause this fault, and not the proxies.
     fn is_server_fault(&self, fault: FaultKind) -> bool {
         fault_domain(fault) == FaultDomain::Server || self.servers.handles_fault(fault)
     }
 
-    /// The servers that may be hit where servers vote; chosen once.
+    /// If servers vote, the indices of those that faults may hit: a minority, chosen at random
+    /// once.
     fn minority(&mut self, rng: &Rng) -> Vec<usize> {
         let all = EngineUrl::parse(&self.direct_url).map_or(1, |address| address.hosts.len());
         let choose = || rng.fork("minority").choose_indices(all.saturating_sub(1) / 2, all);
@@ -446,8 +470,8 @@ impl fmt::Debug for Deployment {
         f.debug_struct("Deployment")
             .field("engine", &self.engine)
             .field("versions", &self.versions)
-            .field("setup", &self.options)
-            .field("going_on", &self.active_faults)
+            .field("options", &self.options)
+            .field("active_faults", &self.active_faults)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! The network between workers and servers: a proxy before each server, and its faults.
+//! The network between workers and servers: a proxy in front of each server, which causes its
+//! faults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,29 +13,33 @@ use super::{ActiveFault, RunError, format};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// One proxy per server.
+/// The proxies in front of the servers, and the faults that they cause.
 pub(super) struct Network {
+    /// One per server, in the same order.
     proxies: Arc<Vec<Proxy>>,
-    /// The workers' wires to the proxies, one each, if the workers have their own network.
+    /// The virtual links between the workers' network namespace and the proxies, one each; `None`:
+    /// the workers have no namespace of their own.
     links: Option<VirtualLinks>,
-    /// Proxies before the servers that redirect clients: they replace addresses with our proxies'.
-    /// No fault hits them.
+    /// Proxies in front of the servers that tell clients the others' addresses, such as Sentinels:
+    /// they replace those addresses by our proxies'. No fault hits them.
     discovery_proxies: Vec<Proxy>,
-    /// Whether the servers vote, so that some of them can be unreachable.
+    /// Whether the servers vote, so that the engine works while a minority is unreachable.
     has_quorum: bool,
-    /// Whether all of them may be unreachable nevertheless.
+    /// Whether a partition may hit all of the voting servers nevertheless.
     can_cut_all: bool,
     ttl: Duration,
-    /// How long clients wait for a response.
+    /// How long the engine's clients wait for a response.
     response_timeout: Duration,
     active_faults: BTreeMap<FaultKind, NetworkFault>,
 }
 
-/// An active fault; dropping it ends it.
+/// An active network fault. Dropping it stops its task.
 struct NetworkFault {
+    /// The indices of the proxies that it hits.
     hit: Vec<usize>,
-    /// Whether connections are cut at its end.
+    /// Whether the connections are cut when it ends, so that delayed data is lost.
     cuts_at_end: bool,
+    /// The task that repeats an action on the proxies, if the fault needs one.
     _task: Option<RepeatingTask>,
 }
 
@@ -42,6 +47,7 @@ struct NetworkFault {
 pub(super) struct RepeatingTask(JoinHandle<()>);
 
 impl RepeatingTask {
+    /// Starts the task.
     pub(super) fn new(task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(task))
     }
@@ -61,27 +67,27 @@ impl Drop for RepeatingTask {
 }
 
 impl Network {
-    /// Puts a proxy before each of these servers; at the far end of a wire, if the workers have
-    /// their own network.
+    /// Starts a proxy in front of each of these servers. With `isolates_workers`, each proxy
+    /// listens at the end of a virtual link, if such links can be created.
     pub(super) async fn start(
         servers: &[SocketAddr],
         scheme: &str,
         ttl: Duration,
         isolates_workers: bool,
     ) -> Result<Self, RunError> {
-        // Root in a container may lack the privilege: then the proxies cause partitions, and the
-        // fault's description states it.
-        let wires = if isolates_workers { VirtualLinks::create(servers.len()).ok() } else { None };
+        // Without root, or in a container, links may be impossible. Then the proxies cause
+        // partitions, which the fault's description states.
+        let links = if isolates_workers { VirtualLinks::create(servers.len()).ok() } else { None };
         let mut proxies = Vec::new();
         for (number, server) in servers.iter().enumerate() {
-            proxies.push(match wires.as_ref().and_then(|wires| wires.host_address(number)) {
-                Some(end) => Proxy::start_on(end, *server).await?,
+            proxies.push(match links.as_ref().and_then(|links| links.host_address(number)) {
+                Some(address) => Proxy::start_on(address, *server).await?,
                 None => Proxy::start(*server).await?,
             });
         }
         Ok(Self {
             proxies: Arc::new(proxies),
-            links: wires,
+            links,
             discovery_proxies: Vec::new(),
             can_cut_all: scheme == "zookeeper",
             has_quorum: matches!(scheme, "redlock" | "zookeeper") && servers.len() > 2,
@@ -91,71 +97,76 @@ impl Network {
         })
     }
 
-    /// Puts proxies before the servers that inform clients where `servers` are, so that clients
-    /// connect to our proxies.
+    /// Starts proxies in front of the servers that tell clients the addresses of `servers`. They
+    /// replace these addresses, so that clients connect to our proxies.
     pub(super) async fn add_discovery_proxies(
         &mut self,
         discovery_servers: &[SocketAddr],
         servers: &[SocketAddr],
     ) -> Result<(), RunError> {
-        for guide in discovery_servers {
-            let before = Proxy::start(*guide).await?;
+        for discovery_server in discovery_servers {
+            let discovery_proxy = Proxy::start(*discovery_server).await?;
             for (server, proxy) in servers.iter().zip(self.proxies.iter()) {
-                before.replace_in_replies(&server.port().to_string(), &proxy.addr().port().to_string())?;
+                let (from, to) = (server.port().to_string(), proxy.addr().port().to_string());
+                discovery_proxy.replace_in_replies(&from, &to)?;
             }
-            self.discovery_proxies.push(before);
+            self.discovery_proxies.push(discovery_proxy);
         }
         Ok(())
     }
 
-    /// Makes all of these servers, which redirect clients to each other, name our proxies instead.
-    /// Only whole addresses are replaced, as `MOVED`, `ASK` and `CLUSTER SLOTS` write them: a
-    /// number of five digits may also be part of a token.
+    /// Replaces, in the replies of these servers, each other's addresses by our proxies', for
+    /// servers that redirect clients to each other. Only whole addresses are replaced, as `MOVED`,
+    /// `ASK` and `CLUSTER SLOTS` write them, because the digits of a port may also be part of a
+    /// token.
     pub(super) fn translate_redirects(&self, servers: &[SocketAddr]) -> Result<(), RunError> {
-        for before in self.proxies.iter() {
+        for redirecting in self.proxies.iter() {
             for (server, proxy) in servers.iter().zip(self.proxies.iter()) {
                 let (ip, from, to) = (server.ip(), server.port(), proxy.addr().port());
-                before.replace_in_replies(&format!("{ip}:{from}"), &format!("{ip}:{to}"))?;
-                before.replace_in_replies(&format!("{ip}\r\n:{from}\r\n"), &format!("{ip}\r\n:{to}\r\n"))?;
+                redirecting.replace_in_replies(&format!("{ip}:{from}"), &format!("{ip}:{to}"))?;
+                redirecting.replace_in_replies(&format!("{ip}\r\n:{from}\r\n"), &format!("{ip}\r\n:{to}\r\n"))?;
             }
         }
         Ok(())
     }
 
-    /// How many connections were accepted so far.
+    /// How many connections the proxies have accepted so far, without those to discovery servers.
     pub(super) fn accepted_connections(&self) -> u64 {
-        self.proxies.iter().map(|line| line.counts().accepted).sum()
+        self.proxies.iter().map(|proxy| proxy.counts().accepted).sum()
     }
 
-    /// The prefix of a worker's command.
+    /// What to put before a worker's command, so that it runs in the workers' network namespace;
+    /// empty if there is none.
     pub(super) fn worker_command_prefix(&self) -> Vec<String> {
         self.links.as_ref().map(VirtualLinks::command_prefix).unwrap_or_default()
     }
 
-    /// The addresses that workers connect to first.
+    /// The addresses for the workers' URL: the discovery proxies if there are any, otherwise the
+    /// proxies.
     pub(super) fn entry_addrs(&self) -> Vec<SocketAddr> {
         let first = if self.discovery_proxies.is_empty() { &*self.proxies } else { &self.discovery_proxies };
         first.iter().map(Proxy::addr).collect()
     }
 
-    /// Silences half of the connections, as a power failure does: their clients do not notice the
-    /// fault.
+    /// Makes half of the connections pass no more data without closing them, as a power failure
+    /// does, so that their clients notice it only by timeouts.
     pub(super) fn silence_half_of_connections(&self, rng: &mut Rng) {
         // A client connects to several servers at about the same time: the same half everywhere
         // means the same clients.
         let older = rng.one_in(2);
-        self.proxies.iter().chain(&self.discovery_proxies).for_each(|line| line.silence_half(older));
+        self.proxies.iter().chain(&self.discovery_proxies).for_each(|proxy| proxy.silence_half(older));
     }
 
-    /// The same for the connections to one server only.
+    /// Makes half of the connections to the server with this index pass no more data without
+    /// closing them.
     pub(super) fn silence_half_of_server(&self, server: usize, rng: &mut Rng) {
-        if let Some(line) = self.proxies.get(server) {
-            line.silence_half(rng.one_in(2));
+        if let Some(proxy) = self.proxies.get(server) {
+            proxy.silence_half(rng.one_in(2));
         }
     }
 
-    /// Begins a fault of the network; `minority` are the servers that may be unreachable where
-    /// servers vote.
+    /// Begins a network fault on randomly chosen proxies. `minority` are the indices of the servers
+    /// that a partition may hit if the servers vote.
     pub(super) fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -164,24 +175,24 @@ impl Network {
     ) -> Result<ActiveFault, RunError> {
         let hit = self.choose_proxies(fault, minority, rng);
         let duration = match fault {
-            // A holder must lose its lock.
+            // Longer than the TTL, so that holders lose their locks.
             FaultKind::Partition => rng.duration_in(self.ttl * 6 / 5, self.ttl * 5 / 2),
             _ => rng.duration_in(self.ttl / 2, self.ttl * 2),
         };
-        let (what, disturbance) = self.start_fault(fault, hit, rng)?;
+        let (description, network_fault) = self.start_fault(fault, hit, rng)?;
         let connections = format::server_list(
             "the connections to the server",
             "the connections to",
-            &disturbance.hit,
+            &network_fault.hit,
             self.proxies.len(),
         );
-        let served = fault == FaultKind::Partition && disturbance.hit.len() < self.proxies.len().div_ceil(2);
-        self.active_faults.insert(fault, disturbance);
-        let active_fault = ActiveFault::new(format!("{connections}: {what}"), duration);
-        Ok(if served { active_fault.with_others_serving() } else { active_fault })
+        let others_serve = fault == FaultKind::Partition && network_fault.hit.len() < self.proxies.len().div_ceil(2);
+        self.active_faults.insert(fault, network_fault);
+        let active_fault = ActiveFault::new(format!("{connections}: {description}"), duration);
+        Ok(if others_serve { active_fault.with_others_serving() } else { active_fault })
     }
 
-    /// The connections that the fault hits.
+    /// Chooses at random the indices of the proxies that the fault hits.
     fn choose_proxies(&self, fault: FaultKind, minority: &[usize], rng: &mut Rng) -> Vec<usize> {
         let count = self.proxies.len();
         if fault == FaultKind::Partition && self.has_quorum && !(self.can_cut_all && rng.one_in(3)) {
@@ -193,25 +204,27 @@ impl Network {
         rng.choose_indices(some, count)
     }
 
+    /// Starts the fault on these proxies; returns what it does, in words, and its state.
     fn start_fault(
         &self,
         fault: FaultKind,
         hit: Vec<usize>,
         rng: &mut Rng,
     ) -> Result<(String, NetworkFault), RunError> {
-        let at = |line: &usize| &self.proxies[*line];
-        let mut cut = false;
+        let proxy_at = |index: &usize| &self.proxies[*index];
+        let mut cuts_at_end = false;
         let mut repeating_task = None;
-        let what = match fault {
+        let description = match fault {
             FaultKind::Cut => {
-                hit.iter().map(at).for_each(Proxy::cut);
+                hit.iter().map(proxy_at).for_each(Proxy::cut);
                 repeating_task = Some(self.repeat_on_random_proxy(&hit, rng, self.ttl / 2, Proxy::cut));
                 "cut repeatedly".to_owned()
             }
             FaultKind::LostReply if rng.one_in(3) => {
-                // Connections that lost a reply stay silent: they must close with the fault.
-                cut = true;
-                hit.iter().map(at).for_each(|line| line.drop_replies(true));
+                // The lost replies never arrive, so these connections must close when the fault
+                // ends.
+                cuts_at_end = true;
+                hit.iter().map(proxy_at).for_each(|proxy| proxy.drop_replies(true));
                 "no reply arrives".to_owned()
             }
             FaultKind::LostReply => {
@@ -224,24 +237,25 @@ impl Network {
             }
             FaultKind::Delay => {
                 let delay = random_delay(self.response_timeout, rng);
-                hit.iter().map(at).for_each(|line| line.delay(delay));
+                hit.iter().map(proxy_at).for_each(|proxy| proxy.delay(delay));
                 format!("{} ms more each way", delay.as_millis())
             }
             FaultKind::Partition => {
-                cut = rng.one_in(2);
+                cuts_at_end = rng.one_in(2);
                 match &self.links {
-                    Some(wires) => hit.iter().try_for_each(|line| wires.disconnect(*line))?,
-                    None => hit.iter().map(at).for_each(|line| line.freeze(true)),
+                    Some(links) => hit.iter().try_for_each(|index| links.disconnect(*index))?,
+                    None => hit.iter().map(proxy_at).for_each(|proxy| proxy.freeze(true)),
                 }
-                let how = if self.links.is_some() { "the wire is disconnected" } else { "silent" };
+                let how = if self.links.is_some() { "the virtual link is disconnected" } else { "no traffic" };
                 how.to_owned()
             }
             other => return Err(RunError::new(format!("{other} is not a network fault"))),
         };
-        Ok((what, NetworkFault { hit, cuts_at_end: cut, _task: repeating_task }))
+        Ok((description, NetworkFault { hit, cuts_at_end, _task: repeating_task }))
     }
 
-    /// Repeats an action on one of these connections, with pauses of at most `max_pause`.
+    /// Starts a task that repeats an action, each time on a random one of these proxies, with
+    /// pauses of at most `max_pause`.
     fn repeat_on_random_proxy(
         &self,
         hit: &[usize],
@@ -254,39 +268,39 @@ impl Network {
         RepeatingTask::new(async move {
             loop {
                 tokio::time::sleep(rng.duration_in(max_pause / 10, max_pause)).await;
-                if let Some(line) = rng.choose(&hit).and_then(|line| proxies.get(*line)) {
-                    action(line);
+                if let Some(proxy) = rng.choose(&hit).and_then(|index| proxies.get(*index)) {
+                    action(proxy);
                 }
             }
         })
     }
 
-    /// Ends a fault.
+    /// Ends a network fault; returns a note on what became of delayed messages, which may be empty.
     pub(super) fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
-        let Some(disturbance) = self.active_faults.remove(&fault) else { return Ok(String::new()) };
-        if let Some(wires) = self.links.as_ref().filter(|_| fault == FaultKind::Partition) {
-            disturbance.hit.iter().try_for_each(|line| wires.reconnect(*line))?;
+        let Some(network_fault) = self.active_faults.remove(&fault) else { return Ok(String::new()) };
+        if let Some(links) = self.links.as_ref().filter(|_| fault == FaultKind::Partition) {
+            network_fault.hit.iter().try_for_each(|index| links.reconnect(*index))?;
         }
-        for line in disturbance.hit.iter().filter_map(|line| self.proxies.get(*line)) {
+        for proxy in network_fault.hit.iter().filter_map(|index| self.proxies.get(*index)) {
             match fault {
                 FaultKind::LostReply | FaultKind::Duplicate => {
-                    line.cancel_pending_cuts();
-                    line.drop_replies(false);
+                    proxy.cancel_pending_cuts();
+                    proxy.drop_replies(false);
                 }
-                FaultKind::Delay => line.delay(Duration::ZERO),
-                // Delayed messages do not arrive if their connections close first.
-                FaultKind::Partition if disturbance.cuts_at_end => {
-                    line.cut();
-                    line.freeze(false);
+                FaultKind::Delay => proxy.delay(Duration::ZERO),
+                // The connections close before traffic resumes, so that delayed messages are lost.
+                FaultKind::Partition if network_fault.cuts_at_end => {
+                    proxy.cut();
+                    proxy.freeze(false);
                 }
-                FaultKind::Partition => line.freeze(false),
+                FaultKind::Partition => proxy.freeze(false),
                 _ => {}
             }
-            if disturbance.cuts_at_end {
-                line.cut();
+            if network_fault.cuts_at_end {
+                proxy.cut();
             }
         }
-        let note = match (fault, disturbance.cuts_at_end) {
+        let note = match (fault, network_fault.cuts_at_end) {
             (FaultKind::Partition, false) => "delayed messages arrive late",
             (FaultKind::Partition, true) => "delayed messages are lost",
             _ => "",
@@ -295,13 +309,13 @@ impl Network {
     }
 }
 
-/// These members of the minority.
+/// The items of `minority` at these indices.
 fn select_members(indices: &[usize], minority: &[usize]) -> Vec<usize> {
     indices.iter().filter_map(|at| minority.get(*at).copied()).collect()
 }
 
-/// How long clients wait for a response: a third of the TTL, between 50 ms and 5 s; for a node of
-/// Redlock a tenth, at most 250 ms.
+/// How long the engine's clients wait for a response: a third of the TTL, between 50 ms and 5 s;
+/// for a node of Redlock a tenth of the TTL, at most 250 ms.
 fn response_timeout(scheme: &str, ttl: Duration) -> Duration {
     match scheme {
         "redlock" => (ttl / 10).min(Duration::from_millis(250)),
@@ -309,7 +323,8 @@ fn response_timeout(scheme: &str, ttl: Duration) -> Duration {
     }
 }
 
-/// The delay of each chunk: a response mostly arrives in time, and sometimes does not.
+/// A random delay for each direction: a response mostly arrives within the timeout, and sometimes
+/// does not.
 fn random_delay(response_timeout: Duration, rng: &mut Rng) -> Duration {
     let percent = if rng.one_in(5) { rng.in_range(60, 100) } else { rng.in_range(5, 40) };
     response_timeout * percent as u32 / 100

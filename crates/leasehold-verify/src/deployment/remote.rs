@@ -1,4 +1,4 @@
-//! The user's own deployment: the faults that are allowed there, and its servers' addresses.
+//! The user's own servers: which faults are allowed there, and their addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::local_engine::{FaultDomain, LocalEngine, fault_domain};
 use super::{DeploymentOptions, RunError};
 use crate::history::FaultKind;
 
-/// How long a server may take to accept a first connection.
+/// How long the resolution of a name, or the first connection to a server, may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The servers that get a proxy; none if the network is not disturbed.
+/// The addresses of the servers that get a proxy; none if no network fault may happen. Fails if one
+/// of the faults cannot be caused at this URL.
 pub(super) async fn resolve_servers(
     address: &EngineUrl,
     options: &DeploymentOptions,
@@ -36,22 +37,22 @@ pub(super) async fn resolve_servers(
     Ok(found)
 }
 
-/// All faults that can be caused from outside: those of the workers, and those of the connections
-/// where a proxy can stand.
+/// All faults that can be caused with the user's own servers: those of the workers and, where
+/// proxies in front of the servers are possible, those of the network.
 ///
 /// # Errors
 /// If it is not a URL.
 pub fn supported_faults(url: &str) -> Result<Vec<FaultKind>, RunError> {
-    let disturbed = EngineUrl::parse(url)?.proxy_obstacle().is_none();
+    let can_proxy = EngineUrl::parse(url)?.proxy_obstacle().is_none();
     let can = |fault: &FaultKind| match fault_domain(*fault) {
         FaultDomain::Worker => true,
-        FaultDomain::Network => disturbed,
+        FaultDomain::Network => can_proxy,
         FaultDomain::Server => false,
     };
     Ok(FaultKind::ALL.iter().copied().filter(can).collect())
 }
 
-/// The option that starts servers of that kind here.
+/// The command-line option that starts servers of this URL scheme, for an error message.
 fn local_option(scheme: &str) -> String {
     let kind = match scheme {
         "rediss" => "redis",
@@ -62,7 +63,7 @@ fn local_option(scheme: &str) -> String {
     kind.parse::<LocalEngine>().map_or_else(|_| "`--local`".to_owned(), |local| format!("`--local {local}`"))
 }
 
-/// The first address of a name that accepts a connection.
+/// Resolves a host's name to its first address that accepts a connection.
 async fn resolve(host: &str, port: u16) -> Result<SocketAddr, RunError> {
     let failed = |why: String| RunError::new(format!("{host}:{port} cannot be reached: {why}"));
     let addrs = timeout(CONNECT_TIMEOUT, lookup_host((host, port)))
@@ -73,7 +74,7 @@ async fn resolve(host: &str, port: u16) -> Result<SocketAddr, RunError> {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await {
             Ok(Ok(_)) => return Ok(addr),
             Ok(Err(error)) => why = error.to_string(),
-            Err(_) => why = "silence".to_owned(),
+            Err(_) => why = "it did not respond".to_owned(),
         }
     }
     Err(failed(why))

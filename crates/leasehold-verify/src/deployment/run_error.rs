@@ -1,8 +1,8 @@
-//! Why a deployment failed to do what was requested.
+//! Why a test run could not start or complete.
 
 use std::fmt;
 
-/// An error message for the user. It never contains a password.
+/// Why a test run could not start or complete, as a message for the user without passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RunError {
     message: String,
@@ -11,43 +11,43 @@ pub struct RunError {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunErrorKind {
-    /// A problem of the machine, or of servers that did not obey a command. It says nothing about
-    /// leasehold.
+    /// The machine, or a server under a command of the test, failed: no defect of leasehold.
     Transient,
-    /// The request cannot be fulfilled.
+    /// What the user requested is impossible.
     Usage,
-    /// A worker crashed, or did not exit: a defect of leasehold itself.
+    /// A worker crashed or did not exit: a defect of leasehold.
     Worker,
-    /// Anything else. It may be a defect, so that a retry must not hide it.
+    /// Anything else. It may be a defect of leasehold, which a retry must not hide.
     Other,
 }
 
 impl RunError {
+    /// An error that may be a defect of leasehold, so it is not retried.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RunErrorKind::Other }
     }
 
-    /// The machine or the servers failed before or during the run, and not leasehold.
+    /// An error of the machine or of a server, and not of leasehold.
     pub(crate) fn transient(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RunErrorKind::Transient }
     }
 
-    /// The request cannot be fulfilled.
+    /// An error because what the user requested is impossible.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RunErrorKind::Usage }
     }
 
-    /// A worker failed.
+    /// An error because a worker crashed or did not exit.
     pub(crate) fn worker(message: impl Into<String>) -> Self {
         Self { message: message.into(), kind: RunErrorKind::Worker }
     }
 
-    /// Whether a retry would fail again: the request must change.
+    /// Whether the user must change the request, because a retry would fail again.
     pub fn is_usage(&self) -> bool {
         self.kind == RunErrorKind::Usage
     }
 
-    /// Whether it may not recur, and shows nothing about the engine.
+    /// Whether the machine or a server was the cause, so that a retry may succeed.
     pub fn is_transient(&self) -> bool {
         self.kind == RunErrorKind::Transient
     }
@@ -61,13 +61,14 @@ impl fmt::Display for RunError {
 
 impl fmt::Debug for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Trouble({})", self.message)
+        write!(f, "RunError({})", self.message)
     }
 }
 
 impl std::error::Error for RunError {}
 
-/// The testbed starts and stops the servers, and contains no code that is under test.
+/// The testbed starts and stops the servers, and contains no code under test: its errors are
+/// transient.
 impl From<leasehold_testbed::Error> for RunError {
     fn from(error: leasehold_testbed::Error) -> Self {
         Self::transient(error.to_string())

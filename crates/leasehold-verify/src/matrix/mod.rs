@@ -1,4 +1,4 @@
-//! Every engine under every fault: many histories each, with fixed seeds.
+//! The matrix: test runs of every engine under every fault, many histories each, with fixed seeds.
 //!
 //! A [`Cell`] is one engine under one fault. Its histories use the workloads in turn. Each has its
 //! own seed, and they run one after the other on the same servers. Cells are independent, and
@@ -18,7 +18,7 @@ pub use self::table::guarantee_tables;
 use crate::checker::{self, CheckOptions};
 use crate::deployment::{LocalEngine, UrlOption};
 use crate::history::{FaultKind, Workload};
-use crate::runner::{Conductor, Control, EngineTarget, Run, RunError, RunLength, RunSettings};
+use crate::runner::{Conductor, ConductorOptions, EngineTarget, NegativeControl, RunError, RunLength, RunOptions};
 
 /// The workloads that the histories of a cell use in turn.
 const CELL_WORKLOADS: [Workload; 9] = [
@@ -33,7 +33,7 @@ const CELL_WORKLOADS: [Workload; 9] = [
     Workload::Election,
 ];
 
-/// URL options with which a fault gets an additional cell.
+/// The engines and faults that have a further cell in which the engine's URL has this option.
 const CELLS_WITH_OPTION: [(LocalEngine, FaultKind, UrlOption); 7] = [
     (LocalEngine::Redis, FaultKind::Clock, UrlOption::Strict),
     (LocalEngine::RedisSentinel, FaultKind::Clock, UrlOption::Strict),
@@ -44,14 +44,14 @@ const CELLS_WITH_OPTION: [(LocalEngine, FaultKind, UrlOption); 7] = [
     (LocalEngine::Redlock, FaultKind::Clock, UrlOption::Strict),
 ];
 
-/// One engine under one fault.
+/// A cell of the matrix: one engine under one kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     /// The engine.
     pub engine: LocalEngine,
     /// The fault; `None`: no fault.
     pub fault: Option<FaultKind>,
-    /// The option of its URL; `None`: the one that the fault needs.
+    /// The option of the engine's URL; `None`: `strict` if the fault loses data, otherwise none.
     pub option: Option<UrlOption>,
 }
 
@@ -62,14 +62,15 @@ impl std::fmt::Display for Cell {
 }
 
 impl Cell {
-    /// The fault, and the option if there is one: `clock+strict`; `none` without a fault.
+    /// The cell's name without the engine: the fault and its option, such as `clock+strict`; `none`
+    /// without a fault.
     pub fn name(self) -> String {
         let option = self.option.map(|option| format!("+{option}")).unwrap_or_default();
         format!("{}{option}", self.fault.map_or("none", FaultKind::as_str))
     }
 }
 
-/// All cells that can run here.
+/// All cells that can run on this machine: some faults need root.
 pub fn cells() -> Vec<Cell> {
     let of = |local: &LocalEngine| {
         let local = *local;
@@ -86,7 +87,8 @@ pub fn cells() -> Vec<Cell> {
     LocalEngine::ALL.iter().flat_map(of).collect()
 }
 
-/// The rows of a table of all cells: no fault, each fault, and the combinations with an option.
+/// The rows of a table of all cells, as fault and URL option: no fault, each fault alone, and each
+/// fault with an option for which there are cells.
 pub(crate) fn table_rows() -> Vec<(Option<FaultKind>, Option<UrlOption>)> {
     let mut rows = vec![(None, None)];
     for fault in FaultKind::ALL {
@@ -100,25 +102,25 @@ pub(crate) fn table_rows() -> Vec<(Option<FaultKind>, Option<UrlOption>)> {
     rows
 }
 
-/// The extent of a run of cells.
+/// How many histories of which length the cells have, and how they run.
 #[derive(Clone, Debug)]
 pub struct MatrixOptions {
-    /// Histories in a cell.
+    /// How many histories each cell has.
     pub histories: u64,
-    /// The minimum of calls in a history.
+    /// The least number of calls in a history.
     pub calls: u64,
-    /// Ticks in an additional history of a scheduled job that is due every second; 0: no such
-    /// history.
+    /// How many ticks the two additional histories of a scheduled job have; 0: there are no such
+    /// histories.
     pub ticks: u64,
-    /// Faults in a history.
+    /// How many faults a history has, if the cell has a fault.
     pub faults: usize,
-    /// Workers in a history.
+    /// How many workers a history has at once.
     pub workers: u32,
-    /// Cells that run concurrently.
+    /// How many cells run concurrently.
     pub concurrency: usize,
-    /// The first seed.
+    /// The seed of each cell's first history; the next ones have the following numbers.
     pub seed: u64,
-    /// The worker program.
+    /// The program that runs a worker.
     pub worker: PathBuf,
     /// The folder for histories with violations, and their reports.
     pub violations_dir: PathBuf,
@@ -126,7 +128,8 @@ pub struct MatrixOptions {
     pub check_options: CheckOptions,
 }
 
-/// Runs several cells concurrently, and reports each one when it ends.
+/// Runs cells, several of them concurrently; returns their outcomes in the order of the cells.
+/// Calls `on_cell_done` when a cell ends. A cell that panicked is left out.
 pub async fn run_cells(
     cells: Vec<Cell>,
     options: &MatrixOptions,
@@ -137,15 +140,15 @@ pub async fn run_cells(
     loop {
         while running.len() < options.concurrency {
             let Some(cell) = queue.pop_front() else { break };
-            let extent = options.clone();
-            running.spawn(async move { (cell, run_cell(cell, &extent).await) });
+            let options = options.clone();
+            running.spawn(async move { (cell, run_cell(cell, &options).await) });
         }
         match running.join_next().await {
             Some(Ok((cell, outcome))) => {
                 on_cell_done(&cell, &outcome);
                 done.push((cell, outcome));
             }
-            // A panic in a cell: the others continue, and the missing result is detected.
+            // A panic in a cell: the others continue, and the caller notices the missing outcome.
             Some(Err(_)) => {}
             None => break,
         }
@@ -154,8 +157,8 @@ pub async fn run_cells(
     done
 }
 
-/// Orders cells by alternating engines, so that not all databases wait for the disk at the same
-/// time; slow cells come first.
+/// Orders cells so that neighbours have different engines, because cells of one database would wait
+/// for the disk together. Cells with a long TTL come first.
 fn alternate_engines(cells: Vec<Cell>) -> Vec<Cell> {
     let mut numbered: Vec<(usize, Cell)> = Vec::new();
     for cell in cells {
@@ -167,25 +170,26 @@ fn alternate_engines(cells: Vec<Cell>) -> Vec<Cell> {
     numbered.into_iter().map(|(_, cell)| cell).collect()
 }
 
+/// Runs the histories of a cell; errors are in its outcome.
 async fn run_cell(cell: Cell, options: &MatrixOptions) -> CellOutcome {
     let mut outcome = CellOutcome::new(cell);
-    if let Err(trouble) = run_histories(cell, options, &mut outcome).await {
-        outcome.troubles.push(trouble.to_string());
+    if let Err(error) = run_histories(cell, options, &mut outcome).await {
+        outcome.troubles.push(error.to_string());
     }
     outcome
 }
 
-/// Runs the histories of a cell. A history that did not complete is retried once on fresh servers,
-/// because the machine may be the cause. A history with a violation never runs again.
+/// Runs the histories of a cell, and adds them to `outcome`. A history that did not complete
+/// because of the machine is retried once on fresh servers, but never one with a violation.
 async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOutcome) -> Result<(), RunError> {
     let faults = Vec::from_iter(cell.fault);
     create_folder(&options.violations_dir)?;
     let (mut conductor, workloads) = start_with_retry(cell, options, outcome).await?;
     for (number, workload) in (0..).zip(workloads) {
         let seed = options.seed + number;
-        // Kept only if it has a violation, or does not complete.
+        // The file is kept only if the run does not complete.
         let written = options.violations_dir.join(format!("{}-{workload}-{seed}-cut.jsonl", outcome.file_stem()));
-        let run = Run {
+        let run = RunOptions {
             workload,
             faults: faults.clone(),
             fault_count: Some(if faults.is_empty() { 0 } else { options.faults }),
@@ -194,23 +198,24 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
             seed,
             history: Some(written.clone()),
         };
-        for first in [true, false] {
+        for is_first_attempt in [true, false] {
             match conductor.run(&run, |_| ()).await {
-                // The checker uses the processor for a while; it must not block other tasks.
+                // The checker computes for a while, which must not block other tasks.
                 Ok(events) => {
                     tokio::task::block_in_place(|| {
                         outcome.add_history(&events, &run, &options.violations_dir, options.check_options);
-                        // A history with violations is stored under another name by now.
+                        // A history with violations has been saved under another name.
                         let _ = std::fs::remove_file(&written);
                     });
                     break;
                 }
-                Err(trouble) => {
+                Err(error) => {
                     drop(conductor);
-                    let again =
-                        tokio::task::block_in_place(|| outcome.add_incomplete_history(&trouble, first, &run, &written));
+                    let retry = tokio::task::block_in_place(|| {
+                        outcome.add_incomplete_history(&error, is_first_attempt, &run, &written)
+                    });
                     conductor = start_with_retry(cell, options, outcome).await?.0;
-                    if !again {
+                    if !retry {
                         break;
                     }
                 }
@@ -220,24 +225,25 @@ async fn run_histories(cell: Cell, options: &MatrixOptions, outcome: &mut CellOu
     Ok(())
 }
 
-/// Starts the servers; returns them with the workload of each history. A failed start is retried
-/// once.
+/// Starts the cell's servers, and retries once if the machine was the cause of a failure. Returns
+/// their conductor and the workload of each history.
 async fn start_with_retry(
     cell: Cell,
     options: &MatrixOptions,
     outcome: &mut CellOutcome,
 ) -> Result<(Conductor, Vec<Workload>), RunError> {
     match start(cell, options).await {
-        Err(trouble) if trouble.is_transient() => outcome.again.push(trouble.to_string()),
-        opened => return opened,
+        Err(error) if error.is_transient() => outcome.again.push(error.to_string()),
+        started => return started,
     }
     start(cell, options).await
 }
 
+/// Starts the cell's servers; returns their conductor and the workload of each history.
 async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Workload>), RunError> {
     let worker = options.worker.clone();
     let faults = Vec::from_iter(cell.fault);
-    let settings = RunSettings {
+    let conductor_options = ConductorOptions {
         target: EngineTarget::Local(cell.engine),
         faults,
         control: None,
@@ -245,10 +251,10 @@ async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Wo
         option: cell.option,
         worker,
     };
-    let conductor = Conductor::open(settings).await?;
+    let conductor = Conductor::open(conductor_options).await?;
     let workloads = conductor.supported_workloads(&CELL_WORKLOADS).await?;
-    // With a clock that is far ahead, a thousand ticks are due at once. Two histories: with an odd
-    // seed the job runs again after a crash, with an even one it does not.
+    // Two histories, because the parity of the seed decides whether the job retries a lost attempt.
+    // None with a clock that jumps ahead: it would make a thousand ticks due at once.
     let ticks = match options.ticks > 0 && cell.fault != Some(FaultKind::Ahead) {
         true => conductor.supported_workloads(&[Workload::Ticks, Workload::Ticks]).await?,
         false => Vec::new(),
@@ -258,40 +264,41 @@ async fn start(cell: Cell, options: &MatrixOptions) -> Result<(Conductor, Vec<Wo
 }
 
 fn create_folder(folder: &Path) -> Result<(), RunError> {
-    let invocation = std::fs::create_dir_all(folder);
-    invocation.map_err(|error| RunError::new(format!("{} cannot be created: {error}", folder.display())))
+    let created = std::fs::create_dir_all(folder);
+    created.map_err(|error| RunError::new(format!("{} cannot be created: {error}", folder.display())))
 }
 
-/// Runs the histories of a negative control, each of which the checker should detect. Returns how
-/// many it detected, of how many. A history that could not be run is retried once, on fresh
-/// servers, and reported to `on_retry`. An undetected control is not retried.
+/// Runs the histories of a negative control. Returns in how many the checker detected it, and how
+/// many there were. A history that failed to run because of the machine is retried once on fresh
+/// servers, and reported to `on_retry`; one in which the control was not detected is not retried.
 ///
 /// # Errors
 /// If a history could not be run.
 pub async fn run_control(
-    control: Control,
+    control: NegativeControl,
     options: &MatrixOptions,
     mut on_retry: impl FnMut(&str),
 ) -> Result<(u64, u64), RunError> {
     create_folder(&options.violations_dir)?;
-    let (mut conductor, mut found) = (None, 0);
+    let (mut conductor, mut detected) = (None, 0);
     for seed in (options.seed..).take(options.histories as usize) {
-        let is_found = match run_control_history(control, options, seed, &mut conductor).await {
-            Err(trouble) if trouble.is_transient() => {
-                on_retry(&format!("{}, seed {seed}, is retried: {trouble}", control.description()));
+        let is_detected = match run_control_history(control, options, seed, &mut conductor).await {
+            Err(error) if error.is_transient() => {
+                on_retry(&format!("{}, seed {seed}, is retried: {error}", control.description()));
                 conductor = None;
                 run_control_history(control, options, seed, &mut conductor).await?
             }
-            run => run?,
+            result => result?,
         };
-        found += u64::from(is_found);
+        detected += u64::from(is_detected);
     }
-    Ok((found, options.histories))
+    Ok((detected, options.histories))
 }
 
-/// Runs one history of a control, on existing or fresh servers. Returns whether it was detected.
+/// Runs one history of a negative control; `conductor` is `None` if servers must be started first.
+/// Returns whether the checker detected the control.
 async fn run_control_history(
-    control: Control,
+    control: NegativeControl,
     options: &MatrixOptions,
     seed: u64,
     conductor: &mut Option<Conductor>,
@@ -299,14 +306,15 @@ async fn run_control_history(
     let (local, workload, fault) = control.example_run();
     let (calls, faults) = control.run_size();
     let (target, worker) = (EngineTarget::Local(local), options.worker.clone());
-    let settings = RunSettings { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
+    let conductor_options =
+        ConductorOptions { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
     let conductor = match conductor {
         Some(conductor) => conductor,
-        None => conductor.insert(Conductor::open(settings).await?),
+        None => conductor.insert(Conductor::open(conductor_options).await?),
     };
-    // Kept only if it was not detected, or does not complete.
+    // The file is kept only if the control was not detected, or the run does not complete.
     let written = options.violations_dir.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
-    let run = Run {
+    let run = RunOptions {
         workload,
         faults: vec![fault],
         fault_count: Some(faults),
@@ -316,13 +324,12 @@ async fn run_control_history(
         history: Some(written.clone()),
     };
     let events = conductor.run(&run, |_| ()).await?;
-    // The checker uses the processor for a while, and longer if a register's history is wrong; it
-    // must not block other tasks.
-    let is_found = tokio::task::block_in_place(|| checker::check(&events).is_as_expected());
-    if is_found {
+    // The checker computes for a while, which must not block other tasks.
+    let is_detected = tokio::task::block_in_place(|| checker::check(&events).is_as_expected());
+    if is_detected {
         let _ = std::fs::remove_file(&written);
     }
-    Ok(is_found)
+    Ok(is_detected)
 }
 
 #[cfg(test)]
@@ -332,13 +339,13 @@ mod tests {
 
     const MEMORY_CELL: Cell = Cell { engine: LocalEngine::Memory, fault: None, option: None };
 
-    fn run() -> Run {
+    fn run_options() -> RunOptions {
         let length = RunLength::Calls(20);
         let workload = Workload::Mutex;
-        Run { workload, faults: Vec::new(), fault_count: None, workers: 2, length, seed: 7, history: None }
+        RunOptions { workload, faults: Vec::new(), fault_count: None, workers: 2, length, seed: 7, history: None }
     }
 
-    /// Two workers are granted a lock with these tokens, the second while the first holds it.
+    /// The lines of a history in which two workers hold a lock shared, with these tokens.
     fn history_with_tokens(tokens: [u64; 2]) -> String {
         let header = r#"{"event":"run","format":1,"leasehold":"","engine":"memory","url":"","workload":"rwlock","guard":true,"seed":7,"ttl":1000000000,"lanes":2,"fair":true,"fencing":true,"started":""}"#;
         let mut events = vec![serde_json::from_str(header).unwrap()];
@@ -358,25 +365,25 @@ mod tests {
     fn a_history_with_a_violation_is_not_retried_after_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let written = folder.path().join("cut.jsonl");
-        let cut = |tokens, first, trouble: &RunError| {
+        let add_incomplete = |tokens, is_first_attempt, error: &RunError| {
             std::fs::write(&written, history_with_tokens(tokens)).unwrap();
             let mut outcome = CellOutcome::new(MEMORY_CELL);
-            let again = outcome.add_incomplete_history(trouble, first, &run(), &written);
-            (again, outcome.broken, outcome.troubles.len(), outcome.again.len())
+            let retry = outcome.add_incomplete_history(error, is_first_attempt, &run_options(), &written);
+            (retry, outcome.broken, outcome.troubles.len(), outcome.again.len())
         };
-        let passing = RunError::transient("the machine is busy");
-        assert_eq!(cut([1, 2], true, &passing), (true, 0, 0, 1));
-        assert_eq!(cut([1, 2], false, &passing), (false, 0, 1, 0));
-        assert_eq!(cut([2, 2], true, &passing), (false, 1, 1, 0));
-        assert_eq!(cut([1, 2], true, &RunError::worker("a worker crashed")), (false, 0, 1, 0));
-        assert_eq!(cut([1, 2], true, &RunError::new("the engine did not answer")), (false, 0, 1, 0));
+        let transient = RunError::transient("the machine is busy");
+        assert_eq!(add_incomplete([1, 2], true, &transient), (true, 0, 0, 1));
+        assert_eq!(add_incomplete([1, 2], false, &transient), (false, 0, 1, 0));
+        assert_eq!(add_incomplete([2, 2], true, &transient), (false, 1, 1, 0));
+        assert_eq!(add_incomplete([1, 2], true, &RunError::worker("a worker crashed")), (false, 0, 1, 0));
+        assert_eq!(add_incomplete([1, 2], true, &RunError::new("the engine did not answer")), (false, 0, 1, 0));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_history_that_fails_to_run_is_retried_exactly_once() {
         let folder = tempfile::tempdir().unwrap();
         let (worker, kept) = (folder.path().join("nobody"), folder.path().join("kept"));
-        let extent = MatrixOptions {
+        let options = MatrixOptions {
             histories: 2,
             calls: 20,
             ticks: 0,
@@ -388,7 +395,7 @@ mod tests {
             violations_dir: kept,
             check_options: CheckOptions::default(),
         };
-        let (_, outcome) = super::run_cells(vec![MEMORY_CELL], &extent, |_, _| ()).await.remove(0);
+        let (_, outcome) = super::run_cells(vec![MEMORY_CELL], &options, |_, _| ()).await.remove(0);
         assert_eq!(
             (outcome.again.len(), outcome.troubles.len(), outcome.histories),
             (2, 2, 0),
@@ -401,8 +408,8 @@ mod tests {
             outcome.summary_line()
         );
         let mut retries = Vec::new();
-        let extent = MatrixOptions { histories: 1, ..extent };
-        let control = run_control(Control::NoFencing, &extent, |words| retries.push(words.to_owned()));
+        let options = MatrixOptions { histories: 1, ..options };
+        let control = run_control(NegativeControl::NoFencing, &options, |words| retries.push(words.to_owned()));
         assert!(control.await.is_err());
         assert!(matches!(retries.as_slice(), [once] if once.contains("is retried")), "{retries:?}");
     }

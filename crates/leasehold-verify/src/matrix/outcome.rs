@@ -1,4 +1,4 @@
-//! The outcome of a cell, over all its histories.
+//! The outcome of a cell of the matrix, over all its histories.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,66 +10,71 @@ use super::Cell;
 use crate::checker::{self, CheckOptions};
 use crate::history::{self, Event, Workload};
 use crate::report;
-use crate::runner::{Run, RunError, RunLength};
+use crate::runner::{RunError, RunLength, RunOptions};
 use crate::verdict::{FindingStatus, Guarantee, Recovery, SecondOpinion, Verdict};
 
-/// The outcome of a cell.
+/// The outcome of a cell of the matrix, over all its histories. A soak stores it as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CellOutcome {
-    /// The engine.
+    /// The name of the engine.
     pub engine: String,
-    /// The servers' versions.
+    /// The servers' versions in the last history.
     pub versions: Vec<String>,
-    /// The fault; empty: none.
+    /// The cell's fault and URL option, such as `clock+strict`; empty: no fault.
     pub fault: String,
     /// The TTL, in seconds.
     pub ttl: f64,
-    /// Histories.
+    /// How many histories completed.
     pub histories: u64,
-    /// Calls in all of them.
+    /// How many calls all histories have.
     pub calls: u64,
-    /// Grants.
+    /// How often a lock was granted.
     pub grants: u64,
-    /// Losses that holders learned of.
+    /// How often a holder was notified of a loss.
     pub losses: u64,
-    /// Losses of holders that ran, so the time of the notification was checked.
+    /// Those of `losses` whose holder ran all the time, so that the time of its notification could
+    /// be checked.
     #[serde(default)]
     pub told: u64,
-    /// Writes that the register refused.
+    /// How many writes a register refused because of a stale token.
     pub refused: u64,
-    /// Faults that were caused.
+    /// How many faults were caused.
     pub faults: u64,
-    /// The recovery times, as multiples of the TTL, sorted.
+    /// The times from each fault's end until a lock was granted again, as multiples of the TTL;
+    /// sorted. For a kill or stop of a worker they count from the fault's beginning.
     pub recovered: Vec<f64>,
-    /// For faults during which other servers served, the times from the fault's beginning until the
-    /// first grant, likewise.
+    /// The times from a fault's beginning until servers that it did not hit granted a lock, as
+    /// multiples of the TTL; sorted.
     #[serde(default)]
     pub meanwhile: Vec<f64>,
-    /// Histories that reached their time limit with fewer calls than planned.
+    /// How many histories reached their time limit with fewer calls than requested.
     #[serde(default)]
     pub short: u64,
-    /// Histories with a violation.
+    /// How many histories have a violation, or did not pass for another reason.
     pub broken: u64,
-    /// Their violations, a line each.
+    /// A line for each of those histories, with its first violation.
     pub violations: Vec<String>,
-    /// Holds that overlapped another, where exclusion is not guaranteed.
+    /// How many holds overlapped another holder's, where exclusion is not guaranteed.
     pub at_once: u64,
-    /// Histories of a register on which porcupine disagreed.
+    /// How many histories of registers porcupine did not confirm: it disagreed or reached its
+    /// limit.
     pub unconfirmed: u64,
-    /// The guarantees that were tested.
+    /// The guarantees that at least one history tested.
     pub tested: Vec<Guarantee>,
-    /// How many items were checked for each of them, and how many were violations.
+    /// For each guarantee that holds under this fault: how many items were checked, and how many
+    /// violations were found.
     #[serde(default)]
     pub checked: BTreeMap<Guarantee, (u64, u64)>,
-    /// The same for what is not guaranteed there.
+    /// For each guarantee that does not hold under this fault: how many items were checked, and how
+    /// many violations were counted.
     #[serde(default)]
     pub counted: BTreeMap<Guarantee, (u64, u64)>,
-    /// Exceeded time bounds, if they are only reported, a line each.
+    /// A line for each exceeded time bound that is only reported.
     #[serde(default)]
     pub late: Vec<String>,
-    /// Errors because of which a history did not run.
+    /// The errors because of which a history could not be completed.
     pub troubles: Vec<String>,
-    /// Errors after which a history was retried.
+    /// The errors after which a history, or the start of the servers, was retried.
     #[serde(default)]
     pub again: Vec<String>,
 }
@@ -104,11 +109,20 @@ impl CellOutcome {
         }
     }
 
+    /// The beginning of the names of this cell's files, such as `redis-clock+strict`.
     pub(super) fn file_stem(&self) -> String {
         format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
     }
 
-    pub(super) fn add_history(&mut self, events: &[Event], run: &Run, violations_dir: &Path, options: CheckOptions) {
+    /// Checks a completed history and adds the result. A history that does not pass is saved in
+    /// `violations_dir`, with its report.
+    pub(super) fn add_history(
+        &mut self,
+        events: &[Event],
+        run: &RunOptions,
+        violations_dir: &Path,
+        options: CheckOptions,
+    ) {
         let verdict = checker::check_with(events, options);
         self.late.extend(verdict.late.iter().map(|one| one.title.clone()));
         let (header, counts) = (&verdict.header, &verdict.counts);
@@ -141,7 +155,7 @@ impl CellOutcome {
             match (finding.promise, finding.state) {
                 (Guarantee::Exclusion, FindingStatus::Unpromised) => self.at_once += finding.broken,
                 (_, FindingStatus::Untested | FindingStatus::Unpromised) => {}
-                (promise, _) if !self.tested.contains(&promise) => self.tested.push(promise),
+                (guarantee, _) if !self.tested.contains(&guarantee) => self.tested.push(guarantee),
                 _ => {}
             }
         }
@@ -158,17 +172,18 @@ impl CellOutcome {
         }
     }
 
+    /// Adds numbers of checked items and violations of a guarantee.
     fn add_checked(&mut self, guarantee: Guarantee, counts: (u64, u64)) {
         add_pair(self.checked.entry(guarantee).or_default(), counts);
     }
 
-    /// Records a history that did not complete. Returns whether to run it again: not if it has a
-    /// violation already, and not a second time.
+    /// Records a history that did not complete because of `error`. Returns whether to run it again:
+    /// only once, only if the machine was the cause, and only if what was written has no violation.
     pub(super) fn add_incomplete_history(
         &mut self,
-        trouble: &RunError,
+        error: &RunError,
         is_first_attempt: bool,
-        run: &Run,
+        run: &RunOptions,
         path: &Path,
     ) -> bool {
         let events = history::load(path).ok().and_then(|text| history::parse(&text).ok());
@@ -179,15 +194,15 @@ impl CellOutcome {
             self.broken += 1;
             self.violations.push(format!("{}: {}", path.display(), violation.title));
         }
-        let again = is_first_attempt && broken.is_none() && trouble.is_transient();
-        match again {
-            true => self.again.push(format!("{}, seed {}: {trouble}", run.workload, run.seed)),
-            false => self.troubles.push(format!("{}: {trouble}", path.display())),
+        let retry = is_first_attempt && broken.is_none() && error.is_transient();
+        match retry {
+            true => self.again.push(format!("{}, seed {}: {error}", run.workload, run.seed)),
+            false => self.troubles.push(format!("{}: {error}", path.display())),
         }
-        again
+        retry
     }
 
-    /// Adds a later outcome of the same cell, with other seeds.
+    /// Adds a later outcome of the same cell, whose histories have other seeds.
     pub fn add(&mut self, later: Self) {
         self.versions = later.versions;
         self.ttl = later.ttl;
@@ -208,8 +223,11 @@ impl CellOutcome {
         self.meanwhile.sort_by(f64::total_cmp);
         self.violations.extend(later.violations);
         self.troubles.extend(later.troubles);
-        later.checked.into_iter().for_each(|(promise, sums)| self.add_checked(promise, sums));
-        later.counted.into_iter().for_each(|(promise, sums)| add_pair(self.counted.entry(promise).or_default(), sums));
+        later.checked.into_iter().for_each(|(guarantee, sums)| self.add_checked(guarantee, sums));
+        later
+            .counted
+            .into_iter()
+            .for_each(|(guarantee, sums)| add_pair(self.counted.entry(guarantee).or_default(), sums));
         self.late.extend(later.late);
         self.again.extend(later.again);
         self.tested.extend(later.tested);
@@ -217,12 +235,12 @@ impl CellOutcome {
         self.tested.dedup();
     }
 
-    /// Whether all histories ran without a violation.
+    /// Whether at least one history ran, and all completed without a violation.
     pub fn has_no_violations(&self) -> bool {
         self.broken == 0 && self.troubles.is_empty() && self.histories > 0
     }
 
-    /// One line about the outcome.
+    /// The outcome in one line, followed by a line for each violation, error and retry.
     pub fn summary_line(&self) -> String {
         let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
         let meanwhile =
@@ -236,7 +254,7 @@ impl CellOutcome {
         let again: String = self.again.iter().map(|problem| format!("\n    retried: {problem}")).collect();
         let at_once = match self.at_once {
             0 => String::new(),
-            n => format!(", {n} at once with another, which is possible here"),
+            n => format!(", {n} holds overlapped another (exclusion is not guaranteed here)"),
         };
         let late: String = self.late.iter().map(|title| format!("\n    late, only reported: {title}")).collect();
         let unconfirmed = match self.unconfirmed {
@@ -250,16 +268,18 @@ impl CellOutcome {
     }
 }
 
+/// Adds both numbers of `addend` to `sum`.
 fn add_pair(sum: &mut (u64, u64), addend: (u64, u64)) {
     *sum = (sum.0 + addend.0, sum.1 + addend.1);
 }
 
-/// Guarantees that a truncated history can violate. The others depend on all faults, and on when
-/// the run ended.
+/// Whether a truncated history can show a violation of this guarantee. The others can be judged
+/// only with all faults and the end of the run.
 fn is_checkable_when_truncated(guarantee: Guarantee) -> bool {
     !matches!(guarantee, Guarantee::Order | Guarantee::Recovery | Guarantee::Ticks)
 }
 
+/// Why a history did not pass, in one line.
 fn failure_summary(verdict: &Verdict) -> String {
     match verdict.violations.first() {
         Some(violation) => {
@@ -270,6 +290,7 @@ fn failure_summary(verdict: &Verdict) -> String {
     }
 }
 
+/// Writes the history and its HTML report to files in `folder` with this stem.
 fn save_history_and_report(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let text: String = events.iter().map(history::to_json_line).collect();

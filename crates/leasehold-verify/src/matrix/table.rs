@@ -1,4 +1,4 @@
-//! The table of guarantees, from the measured outcomes.
+//! Formats the measured outcomes of the matrix as Markdown tables.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use crate::deployment::LocalEngine;
 use crate::report::format::{format_count, guarantee_description};
 use crate::verdict::Guarantee;
 
-/// Two Markdown tables with a column per engine: a row per fault, then a row per guarantee; below
-/// them the extent, the date and the servers' versions.
+/// Formats two Markdown tables with a column per engine: one with a row per fault, one with a row
+/// per guarantee. Below them are a legend, the totals, `date`, and the servers' versions.
 pub fn guarantee_tables(outcomes: &[CellOutcome], date: &str) -> String {
     let mut text = header_row("fault");
     for (fault, option) in super::table_rows() {
         let with = option.map(|option| format!(", with `{option}`")).unwrap_or_default();
-        let _ = write!(text, "| {}{with} |", fault.map_or("none", |fault| fault.about()));
+        let _ = write!(text, "| {}{with} |", fault.map_or("none", |fault| fault.description()));
         for &local in LocalEngine::ALL {
             let cell = Cell { engine: local, fault, option };
             let name = fault.map_or(String::new(), |_| cell.name());
@@ -32,9 +32,9 @@ pub fn guarantee_tables(outcomes: &[CellOutcome], date: &str) -> String {
     versions.insert(0, concat!("leasehold ", env!("CARGO_PKG_VERSION")));
     let _ = write!(
         text,
-        "\nIn the first table, each entry: histories with a violation of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve on meanwhile · holds that were at once with another, where that is not promised. \
-         In the second: how many things were wrong of how many that were checked, under all those faults together; in brackets where that is not promised. \
-         –: does not apply there, or is not done there. {} histories, {} calls, {} grants, {} faults, {} locks lost and noticed ({} by holders that ran all the time: of these it was judged when), {} stale writes refused; \
+        "\nIn the first table, each entry: histories with a violation, of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve meanwhile · holds that overlapped another holder's, where exclusion is not guaranteed. \
+         In the second: how many violations, of how many checks, under all those faults together; in brackets where it is not guaranteed. \
+         –: does not apply to this engine, or cannot be tested there. {} histories, {} calls, {} grants, {} faults, {} losses notified ({} to holders that ran all the time, so that the time was checked), {} stale writes refused; \
          {date}, {}.\n",
         sum(|outcome| outcome.histories),
         sum(|outcome| outcome.calls),
@@ -52,38 +52,42 @@ pub fn guarantee_tables(outcomes: &[CellOutcome], date: &str) -> String {
     text
 }
 
+/// The header of a table, whose first column is named `first_column`; a column per engine follows.
 fn header_row(first_column: &str) -> String {
     let engines: String = LocalEngine::ALL.iter().map(|local| format!(" `{local}:` |")).collect();
     format!("| {first_column} |{engines}\n|---|{}\n", "---|".repeat(LocalEngine::ALL.len()))
 }
 
-/// Each guarantee on each engine, over all faults.
+/// Appends the table with a row per guarantee: violations and checks on each engine, over all
+/// faults.
 fn write_guarantee_table(outcomes: &[CellOutcome], text: &mut String) {
     text.push('\n');
-    text.push_str(&header_row("promise"));
-    for promise in Guarantee::ALL {
-        let _ = write!(text, "| {} |", guarantee_description(promise));
+    text.push_str(&header_row("guarantee"));
+    for guarantee in Guarantee::ALL {
+        let _ = write!(text, "| {} |", guarantee_description(guarantee));
         for local in LocalEngine::ALL {
             let of = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
-            let sums = of.filter_map(|outcome| outcome.checked.get(&promise));
+            let sums = of.filter_map(|outcome| outcome.checked.get(&guarantee));
             let (checked, broken) = sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
             let _ = match checked {
                 0 => write!(text, " –"),
                 _ => write!(text, " {} of {}", format_count(broken), format_count(checked)),
             };
-            // Where the table of guarantees has no guarantee: only counted.
+            // Histories in which it is not guaranteed, so that violations are only counted.
             let counted = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
-            let counted = counted.filter_map(|outcome| outcome.counted.get(&promise));
+            let counted = counted.filter_map(|outcome| outcome.counted.get(&guarantee));
             let (seen, wrong) = counted.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
             let _ = match seen {
                 0 => write!(text, " |"),
-                _ => write!(text, " (not promised: {} of {}) |", format_count(wrong), format_count(seen)),
+                _ => write!(text, " (not guaranteed: {} of {}) |", format_count(wrong), format_count(seen)),
             };
         }
         text.push('\n');
     }
 }
 
+/// The text of a cell in the table of faults, such as `0 of 12 · 1.2`: histories with a violation,
+/// all histories, the longest recovery time in TTLs.
 fn cell_text(outcome: &CellOutcome) -> String {
     if outcome.histories == 0 {
         return "not run".to_owned();

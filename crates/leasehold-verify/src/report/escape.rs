@@ -1,8 +1,9 @@
-//! Escapes names, errors and URLs: none of them may become markup, script, or a terminal command.
+//! Escapes text from the history (names, errors, URLs), so that it cannot become markup, script or
+//! terminal control codes.
 
 use std::fmt::Write as _;
 
-/// Escapes text and double-quoted attributes in HTML and XML.
+/// Escapes text for HTML and XML, as content or as a double-quoted attribute.
 pub(crate) fn escape_markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -18,7 +19,7 @@ pub(crate) fn escape_markup(text: &str) -> String {
     out
 }
 
-/// Escapes JSON for a data block in a page: a script element ends at the first `</script`, even
+/// Escapes JSON for a `<script>` data block of a page, which ends at the first `</script`, even
 /// inside a string.
 pub(crate) fn escape_script_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 64);
@@ -33,13 +34,13 @@ pub(crate) fn escape_script_json(json: &str) -> String {
     out
 }
 
-/// Escapes text for a terminal.
+/// Replaces control characters, so that a terminal does not execute them.
 pub(crate) fn escape_terminal(text: &str) -> String {
     text.chars().map(visible_char).collect()
 }
 
-/// Makes characters visible that would move the cursor, change the writing direction, or be invalid
-/// in XML.
+/// Replaces a character that would move the cursor, change the writing direction, or be invalid in
+/// XML, by a visible symbol; returns any other character unchanged.
 fn visible_char(c: char) -> char {
     match c {
         '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),

@@ -1,9 +1,9 @@
-//! Formats numbers, times and names for people.
+//! Formats numbers, times, names and verdicts for the reports.
 
 use crate::history::{FaultKind, Header, RunNanos};
 use crate::verdict::{FindingStatus, Guarantee, Recovery, SecondOpinion, Verdict};
 
-/// `1,203`.
+/// A number with thousands separators: `1,203`.
 pub(crate) fn format_count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -16,9 +16,9 @@ pub(crate) fn format_count(n: u64) -> String {
     out
 }
 
-/// `1 grant`, `312 grants`.
-pub(crate) fn format_quantity(n: u64, what: &str) -> String {
-    format!("{} {what}{}", format_count(n), if n == 1 { "" } else { "s" })
+/// A number with its noun, which gets an `s` unless `n` is 1: `1 grant`, `312 grants`.
+pub(crate) fn format_quantity(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", format_count(n), if n == 1 { "" } else { "s" })
 }
 
 /// A duration with up to three digits: `18 µs`, `312 ms`, `1.2 s`, `2 min 5 s`.
@@ -45,18 +45,19 @@ pub(crate) fn format_time(nanos: RunNanos) -> String {
     format!("{:.3} s", nanos as f64 / 1e9)
 }
 
-/// A multiple of the TTL: `1.04 TTL`; a plain duration if the TTL is 0.
+/// A duration as a multiple of the TTL: `1.04 TTL`; in seconds if the TTL is 0.
 pub(crate) fn format_in_ttls(nanos: RunNanos, ttl: RunNanos) -> String {
     if ttl == 0 { format_duration(nanos) } else { format!("{:.2} TTL", nanos as f64 / ttl as f64) }
 }
 
+/// A number with three significant digits, without trailing zeros: `4.2`, `312`.
 fn significant_digits(value: f64) -> String {
     let places = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
     let text = format!("{value:.places$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A guarantee's name.
+/// A guarantee's name in tables, such as `exclusion`.
 pub(crate) fn guarantee_name(guarantee: Guarantee) -> &'static str {
     match guarantee {
         Guarantee::Exclusion => "exclusion",
@@ -76,58 +77,62 @@ pub(crate) fn guarantee_name(guarantee: Guarantee) -> &'static str {
     }
 }
 
-/// A guarantee's description.
+/// A guarantee in one sentence, for tables.
 pub(crate) fn guarantee_description(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Exclusion => "No two hold a lock at once whose modes forbid it.",
+        Guarantee::Exclusion => "No two holders with conflicting modes hold a lock at once.",
         Guarantee::Tokens => "Tokens are unique, and rise in the order of the grants.",
-        Guarantee::Reentry => "Who re-enters keeps its token.",
-        Guarantee::Permits => "No more permits are out than there are.",
+        Guarantee::Reentry => "An owner that re-enters its lock keeps its token.",
+        Guarantee::Permits => "Holders never have more permits than the limit.",
         Guarantee::Fencing => "A fenced register never accepts an old token.",
         Guarantee::Counter => "No increment is lost.",
-        Guarantee::Order => "Who was in line first is served first.",
-        Guarantee::Ticks => "A tick runs once, again only when its run was lost.",
-        Guarantee::Loss => "Who lost a lock knows it before anybody else holds it.",
-        Guarantee::Recovery => "The lock can be had again soon after each fault.",
-        Guarantee::Leaks => "Nothing is left behind.",
-        Guarantee::Deadlines => "Every call ends by its deadline and a second.",
-        Guarantee::Load => "Clients of a server that refuses writes do not reconnect again and again.",
-        Guarantee::Eviction => "An evicted holder is told soon and fenced off, and no other is.",
+        Guarantee::Order => "The waiter that joined the queue first is granted the lock first.",
+        Guarantee::Ticks => "A tick runs once, and again only if that run was lost.",
+        Guarantee::Loss => "A holder is notified of a loss before another holder is granted the lock.",
+        Guarantee::Recovery => "The lock is granted again within a time bound after each fault.",
+        Guarantee::Leaks => "No lock is held or awaited after all workers have ended.",
+        Guarantee::Deadlines => "Every call ends at most a second after its deadline.",
+        Guarantee::Load => "Clients of a server that refuses writes do not reconnect in a tight loop.",
+        Guarantee::Eviction => {
+            "A force-released holder is notified within a time bound and fenced off, and no other holder is."
+        }
     }
 }
 
-/// A guarantee's result.
+/// The name of a guarantee's result in tables; results that fail the run are in capitals.
 pub(crate) fn status_name(state: FindingStatus) -> &'static str {
     match state {
         FindingStatus::Kept => "kept",
         FindingStatus::Broken => "BROKEN",
         FindingStatus::Untested => "untested",
         FindingStatus::Undecided => "UNDECIDED",
-        FindingStatus::Unpromised => "not promised",
+        FindingStatus::Unpromised => "not guaranteed",
     }
 }
 
-/// The second checker's result, if it has one.
+/// Whether porcupine, the second checker, agrees, in words; `None`: it did not run.
 pub(crate) fn describe_second_opinion(opinion: &SecondOpinion) -> Option<&'static str> {
     match opinion {
         SecondOpinion::None => None,
         SecondOpinion::Agrees => Some("porcupine agrees on the registers"),
         SecondOpinion::Differs => Some("porcupine DIFFERS on the registers: one of the two checkers is wrong"),
-        SecondOpinion::Undecided => Some("porcupine reached its limit on the registers"),
+        SecondOpinion::Undecided => {
+            Some("a checker reached its limit on the registers: porcupine does not confirm the result")
+        }
     }
 }
 
-/// The verdict in a few words.
+/// The first line of a report.
 pub(crate) struct Headline {
     /// Whether the run ended as expected.
     pub(crate) is_expected: bool,
-    /// The verdict: `holds`.
+    /// The verdict in one or two words: `holds`, `BROKEN`, `NOT DETECTED`.
     pub(crate) verdict: &'static str,
-    /// The rest of the sentence.
+    /// What follows the colon: the number of calls, faults and violations.
     pub(crate) rest: String,
 }
 
-/// The verdict in a few words.
+/// Builds the first line of a report.
 pub(crate) fn headline(verdict: &Verdict) -> Headline {
     let counts = &verdict.counts;
     let did = format!(
@@ -138,11 +143,11 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
     );
     let wrong = format_quantity(verdict.violations_in_all, "violation");
     let off = match &verdict.header.control {
-        Some(what) => format!("the guard was off ({what})"),
-        None => "the guard was off".to_owned(),
+        Some(safeguard) => format!("a safeguard was off ({safeguard})"),
+        None => "a safeguard was off".to_owned(),
     };
     let cut = if verdict.complete { "" } else { "; the history has no end" };
-    let unpromised = match not_guaranteed(verdict).as_str() {
+    let exceptions = match not_guaranteed(verdict).as_str() {
         "" => String::new(),
         names => format!("; {names} not guaranteed under these faults"),
     };
@@ -152,7 +157,7 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
         (true, true) if verdict.findings.iter().any(|finding| finding.state == FindingStatus::Undecided) => {
             ("UNDECIDED", format!("{did}, no violation found, but the search reached its limit"))
         }
-        (true, true) if verdict.complete => ("holds", format!("{did}, no violation{unpromised}")),
+        (true, true) if verdict.complete => ("holds", format!("{did}, no violation{exceptions}")),
         (true, true) => ("CUT SHORT", format!("{did}, no violation so far, but the history has no end")),
         (true, false) => ("BROKEN", format!("{wrong} in {did}{cut}")),
         (false, false) => ("detected", format!("{off}, and {wrong} in {did} show it{cut}")),
@@ -161,13 +166,13 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
     Headline { is_expected: verdict.is_as_expected(), verdict: word, rest }
 }
 
-/// The guarantees that the engine does not give under this run's faults.
+/// The names of the guarantees that the engine does not give under this run's faults; empty: none.
 fn not_guaranteed(verdict: &Verdict) -> String {
     let of = verdict.findings.iter().filter(|finding| finding.state == FindingStatus::Unpromised);
     join_names(&of.map(|finding| guarantee_name(finding.promise)).collect::<Vec<_>>())
 }
 
-/// The requested faults that did not happen, if any.
+/// Names the requested kinds of faults for which the run had no time; `None`: all of them happened.
 pub(crate) fn describe_missing_faults(verdict: &Verdict) -> Option<String> {
     let happened = |kind: &FaultKind| verdict.recovered.iter().any(|one| one.kind == *kind);
     let missing: Vec<&str> =
@@ -175,7 +180,7 @@ pub(crate) fn describe_missing_faults(verdict: &Verdict) -> Option<String> {
     (!missing.is_empty()).then(|| format!("There was no time for {}.", join_names(&missing)))
 }
 
-/// The verdict in a sentence, with the guarantees that it concerns.
+/// The verdict in a sentence that names the broken guarantees, or those that held.
 pub(crate) fn summary(verdict: &Verdict) -> String {
     let all = |state: FindingStatus| {
         let of = verdict.findings.iter().filter(move |finding| finding.state == state);
@@ -185,8 +190,8 @@ pub(crate) fn summary(verdict: &Verdict) -> String {
     let wrong = format_quantity(verdict.violations_in_all, "violation");
     let broken = if broken.is_empty() { String::new() } else { format!(": {broken} did not hold") };
     let off = match &verdict.header.control {
-        Some(what) => format!("The guard was off ({what})"),
-        None => "The guard was off".to_owned(),
+        Some(safeguard) => format!("A safeguard was off ({safeguard})"),
+        None => "A safeguard was off".to_owned(),
     };
     let cut = if verdict.complete { "" } else { " The history has no end: it shows only the events until then." };
     let fine = if verdict.header.guard { verdict.has_no_violations() } else { !verdict.is_control_detected() };
@@ -202,14 +207,14 @@ pub(crate) fn summary(verdict: &Verdict) -> String {
             format!("{off}, and no violation shows it: the checker would miss such a violation elsewhere, too")
         }
     };
-    let unpromised = match not_guaranteed(verdict).as_str() {
+    let exceptions = match not_guaranteed(verdict).as_str() {
         "" => String::new(),
         names => format!(" Not guaranteed under these faults, and only counted: {names}."),
     };
-    format!("{sentence}.{unpromised}{cut}")
+    format!("{sentence}.{exceptions}{cut}")
 }
 
-/// `a, b and c`.
+/// Joins names as in a sentence: `a, b and c`.
 fn join_names(names: &[&str]) -> String {
     match names {
         [] => String::new(),
@@ -218,19 +223,19 @@ fn join_names(names: &[&str]) -> String {
     }
 }
 
-/// The recovery from a fault.
+/// One fault's recovery, in words for a table.
 pub(crate) struct RecoveryText {
-    /// Whether it was within its bound; `None`: not decidable.
+    /// Whether the lock was granted within the bound; `None`: the run does not show it.
     pub(crate) is_within_bound: Option<bool>,
-    /// The recovery time: `1.04 TTL`, `never`, `nobody asked`.
+    /// The time until the lock was granted: `1.04 TTL`, `never`, `no requests`.
     pub(crate) time: String,
-    /// The bound.
+    /// The longest allowed time: `1.50 TTL`.
     pub(crate) bound: String,
-    /// A remark: `all workers after 1.4 TTL`.
+    /// More about the recovery: `all workers after 1.40 TTL`; `None`: nothing.
     pub(crate) remark: Option<String>,
 }
 
-/// Describes the recovery from a fault.
+/// Describes how soon the lock was granted again after a fault; times are multiples of `ttl`.
 pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryText {
     let bound = format_in_ttls(recovery.bound, ttl);
     let (within, took) = match recovery.recovery_time() {
@@ -240,7 +245,7 @@ pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryT
         Some(took) => ((took <= recovery.bound).then_some(true), format_in_ttls(took, ttl)),
         None if recovery.late => (Some(false), "never".to_owned()),
         None if recovery.asked => (None, "not seen".to_owned()),
-        None => (None, "nobody asked".to_owned()),
+        None => (None, "no requests".to_owned()),
     };
     let everybody =
         recovery.recovery_time_of_all_workers().map(|took| format!("all workers after {}", format_in_ttls(took, ttl)));
@@ -250,7 +255,7 @@ pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryT
     RecoveryText { is_within_bound: within, time: took, bound, remark: Some(more).filter(|more| !more.is_empty()) }
 }
 
-/// The command that repeats the run: the original command line, if the history contains it.
+/// The command that repeats the run: from the header's notes, or built from the header's fields.
 pub(crate) fn repeat_command(header: &Header) -> String {
     if let Some(command) = header.notes.get("command") {
         return command.clone();
@@ -272,6 +277,7 @@ pub(crate) fn repeat_command(header: &Header) -> String {
     words.join(" ")
 }
 
+/// Quotes a word for a POSIX shell, if it needs quotes.
 fn shell_quoted(word: &str) -> String {
     let simple = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(simple) {

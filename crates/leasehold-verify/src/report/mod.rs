@@ -1,4 +1,4 @@
-//! The verdict for people: as text, as JSON, and as one HTML page with the timeline.
+//! Reports a verdict as text, as JSON, and as one HTML page with the timeline.
 //!
 //! | module | output |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`html`] | one page that works offline, with a zoomable timeline |
 //! | [`svg`] | the timeline alone, as a picture |
 //!
-//! Both the picture here and the script in the page draw only a `model::TimelineModel`.
+//! [`svg`] and the script in the page draw the same `model::TimelineModel`.
 
 pub mod html;
 pub mod svg;
@@ -18,7 +18,7 @@ mod model;
 
 use crate::verdict::Verdict;
 
-/// The verdict as JSON.
+/// Formats the verdict as indented JSON, with a newline at the end.
 pub fn json(verdict: &Verdict) -> String {
     // Map keys are text and numbers are finite, so this cannot fail.
     let mut text = serde_json::to_string_pretty(verdict).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Negative controls: a safeguard is off, and the checker must detect it.
+//! Negative controls: test runs with one safeguard turned off, in which the checker must find a
+//! violation.
 
 use std::time::Duration;
 
@@ -8,34 +9,35 @@ use crate::runner::EngineTarget;
 use crate::verdict::Guarantee;
 use crate::worker::LockImplementation;
 
-/// The safeguard that is off.
+/// A negative control, named after what replaces the safeguard that is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// The resource checks no tokens.
+pub enum NegativeControl {
+    /// The resource checks no fencing tokens.
     NoFencing,
-    /// `SET NX PX` on a master that is replaced.
+    /// Locks are plain `SET NX PX` keys, and the master is replaced by a replica that lacks them.
     PlainSet,
-    /// Redlock's nodes restart empty and vote again at once.
+    /// Redlock's nodes restart empty and vote again at once, without a cool-down.
     EmptyNodes,
-    /// Holders use the wall clock.
+    /// Holders decide by the wall clock, which is set back, whether they still hold the lock.
     WallClock,
-    /// The server evicts any key.
+    /// The Redis server may evict locks when its memory is full.
     Eviction,
 }
 
-impl Control {
-    /// All controls.
+impl NegativeControl {
+    /// Every negative control.
     pub const ALL: [Self; 5] = [Self::NoFencing, Self::PlainSet, Self::EmptyNodes, Self::WallClock, Self::Eviction];
 
-    /// The control that applies to such a run.
+    /// The negative control for a run with this engine, workload and faults.
     ///
     /// # Errors
-    /// If there is none: the message lists the possible controls.
+    /// If there is none: the message lists the runs that have one.
     pub fn for_run(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<Self, String> {
         let redis = matches!(target, EngineTarget::Local(LocalEngine::Redis));
         let replaced = matches!(target, EngineTarget::Local(LocalEngine::RedisSentinel));
         let only = |kind| faults == [kind];
-        // There all workers share one process, and are stopped together.
+        // With `memory:` all workers share one process and are stopped together, so no other worker
+        // can write while a holder is stopped.
         if !target.is_in_memory()
             && matches!(workload, Workload::Fenced | Workload::Unfenced | Workload::Counter)
             && only(FaultKind::Stop)
@@ -51,8 +53,9 @@ impl Control {
         }
     }
 
+    /// The error message that lists the runs with a negative control.
     fn list_controls() -> String {
-        let mut text = "this run has no guard to turn off; runs with a guard are:".to_owned();
+        let mut text = "this run has no safeguard to turn off; --guard off works with:".to_owned();
         for control in Self::ALL {
             let (engine, workload, fault) = control.example_run();
             text.push_str(&format!(
@@ -63,7 +66,7 @@ impl Control {
         text
     }
 
-    /// A run that demonstrates the control.
+    /// The engine, workload and fault of a run that demonstrates the control.
     pub fn example_run(self) -> (LocalEngine, Workload, FaultKind) {
         match self {
             Self::NoFencing => (LocalEngine::Redis, Workload::Unfenced, FaultKind::Stop),
@@ -74,8 +77,7 @@ impl Control {
         }
     }
 
-    /// The guarantees of which at least one must be broken: no other violation would show the
-    /// control.
+    /// The guarantees of which the run must break at least one; other violations do not count.
     pub(super) fn broken_guarantees(self) -> &'static [Guarantee] {
         match self {
             Self::NoFencing => &[Guarantee::Fencing, Guarantee::Counter],
@@ -83,7 +85,7 @@ impl Control {
         }
     }
 
-    /// A description in words.
+    /// What is wrong in the run, in words.
     pub fn description(self) -> &'static str {
         match self {
             Self::NoFencing => "the resource checks no tokens",
@@ -94,18 +96,18 @@ impl Control {
         }
     }
 
-    /// Whether the control misconfigures the servers.
+    /// Whether the servers run without their safeguard; otherwise the workers or the resource do.
     pub(super) fn misconfigures_servers(self) -> bool {
         matches!(self, Self::PlainSet | Self::EmptyNodes | Self::Eviction)
     }
 
-    /// Whether this fault hits the workers under this control, and not the servers.
+    /// Whether a fault of this kind hits the workers instead of the servers.
     pub(super) fn redirects_fault_to_workers(self, kind: FaultKind) -> bool {
         self == Self::WallClock && kind == FaultKind::Clock
     }
 
-    /// How long locks are held, where that matters: until after the server has lost them, or for
-    /// longer than their leases.
+    /// How long every lock is held: until the server has lost it, or longer than its lease. `None`:
+    /// the same random times as in other runs.
     pub(super) fn hold_time(self, ttl: Duration) -> Option<Duration> {
         match self {
             Self::NoFencing => None,
@@ -114,7 +116,7 @@ impl Control {
         }
     }
 
-    /// A TTL that leaves time for the violation.
+    /// The TTL that leaves enough time for the violation; `None`: the engine's default.
     pub(super) fn required_ttl(self) -> Option<Duration> {
         match self {
             Self::Eviction => Some(Duration::from_secs(2)),
@@ -126,34 +128,34 @@ impl Control {
         }
     }
 
-    /// Whether holders are stopped during the fault. A running holder notices its closed
-    /// connections and writes its lock to the empty nodes again, often before another worker
+    /// Whether all holders are stopped during the fault. A running holder would notice its closed
+    /// connections and write its lock to the empty nodes again, often before another worker
     /// acquires it.
     pub(super) fn stops_holders(self) -> bool {
         self == Self::EmptyNodes
     }
 
-    /// Whether its faults begin just after a grant: then the lost lease stays valid for long. For a
-    /// fail-over, that is the first grant after the replica was cut off.
+    /// Whether each fault begins just after a grant, so that the holder still relies on the lost
+    /// lease for long.
     pub(super) fn starts_faults_at_a_grant(self) -> bool {
         matches!(self, Self::PlainSet | Self::EmptyNodes)
     }
 
-    /// How many calls and faults demonstrate it. Where locks are held for long, there are few
-    /// calls.
+    /// How many calls and how many faults a run needs to demonstrate it.
     pub fn run_size(self) -> (u64, usize) {
         match self {
-            // By chance, no other worker may have written before the stopped holder continues.
+            // Many: in some faults no other worker writes before the stopped holder continues.
             Self::NoFencing => (300, 6),
-            // By chance, no other worker may acquire the lock before the holder checks.
+            // Many faults: in some, no other worker acquires the lock before the holder checks it.
             Self::Eviction => (60, 6),
-            // A slow machine may not replace the master, or restart the servers, before the leases
-            // expire.
+            // Several faults: a slow machine may restart or replace the servers only after the
+            // leases have expired.
             Self::PlainSet | Self::EmptyNodes => (20, 3),
             Self::WallClock => (20, 2),
         }
     }
 
+    /// How the workers acquire locks.
     pub(super) fn lock_implementation(self) -> LockImplementation {
         match self {
             Self::PlainSet => LockImplementation::PlainSet,

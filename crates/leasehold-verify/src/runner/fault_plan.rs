@@ -1,4 +1,4 @@
-//! Plans which fault happens when: a pure function of the seed.
+//! Plans which fault happens when; the plan depends only on the seed and its other arguments.
 
 use crate::history::FaultKind;
 use crate::rng::Rng;
@@ -6,14 +6,14 @@ use crate::rng::Rng;
 /// A planned fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedFault {
-    /// When it begins, as a part of the run from 0 to 1.
+    /// When it begins, as a fraction of the run from 0 to 1.
     pub starts_at: f64,
-    /// Its kind.
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
-/// Spreads `count` faults over a run, each kind about equally often. The seed chooses their order
-/// and times. The last fifth of the run has no faults, so that the recovery is visible.
+/// Spreads `count` faults over a run, each kind about equally often, in an order and at times that
+/// depend on the seed. The last fifth of the run has no faults, so that the recovery is visible.
 pub fn plan_faults(kinds: &[FaultKind], count: usize, seed: u64) -> Vec<PlannedFault> {
     if kinds.is_empty() {
         return Vec::new();

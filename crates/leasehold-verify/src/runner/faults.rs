@@ -6,37 +6,41 @@ use std::time::Duration;
 use super::fault_plan::{PlannedFault, plan_faults};
 use super::run_state::RunState;
 use super::workers::Workers;
-use super::{Conductor, Control, Progress, Run, RunError, RunLength, random_holder};
+use super::{Conductor, NegativeControl, Progress, RunError, RunLength, RunOptions, random_worker};
 use crate::history::{Event, FaultKind, RunNanos, WorkerId, Workload};
 use crate::rng::Rng;
 use crate::worker::Assignment;
 
+/// How often the progress of the run is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How far the workers' clocks jump, in seconds.
+/// How far the workers' wall clocks jump, in seconds.
 const CLOCK_JUMP_SECONDS: i64 = 3600;
-/// Ends the wait for Sentinels that do not replace a master.
+/// The longest wait for Sentinels or a cluster to replace a master.
 const FAILOVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// In a run with a duration, a fault begins about this often.
+/// The average interval between faults in a run with a duration.
 const FAULT_INTERVAL: Duration = Duration::from_secs(4);
-/// A run of a number of calls ends after this time, too, or after [`MAX_TIME_PER_CALL`] per call if
-/// that is longer.
+/// A run of a number of calls ends after this time at the latest, or after `MAX_TIME_PER_CALL` for
+/// each call if that is longer.
 const MAX_RUN_TIME: Duration = Duration::from_secs(120);
+/// A run of a number of calls has at least this time for each call.
 const MAX_TIME_PER_CALL: Duration = Duration::from_millis(600);
-/// The latest part of its duration at which a run's last fault may begin.
+/// In a run with a duration, no fault begins after this fraction of it.
 const LAST_FAULT_FRACTION: f64 = 0.9;
-/// Calls after the last fault, in a run with a duration.
+/// How many calls a run with a duration waits for after its last fault.
 const CALLS_AFTER_LAST_FAULT: u64 = 20;
+/// How many ticks a run with a duration and a scheduled job waits for after its last fault.
 const TICKS_AFTER_LAST_FAULT: u64 = 3;
 
+/// A duration in nanoseconds; the maximum if it does not fit.
 fn as_nanos(time: Duration) -> RunNanos {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Conductor {
-    /// Causes each fault at its time while the workers run.
+    /// Causes the run's faults while the workers run, and returns when the run should end.
     pub(super) async fn drive_faults(
         &mut self,
-        run: &Run,
+        run: &RunOptions,
         run_state: &RunState,
         workers: &mut Workers,
         assignment: &Assignment,
@@ -51,30 +55,31 @@ impl Conductor {
         let rng = Rng::new(run.seed).fork("faults");
         let plan = plan_faults(&run.faults, count, run.seed);
         let total = plan.len();
-        // Strict servers grant nothing until the longest lease that they may have lost is over:
-        // before that, no lock is at risk.
+        // Servers with `strict` grant nothing at first, during a cool-down. A fault before the
+        // first grant would put no lock at risk.
         let timeout = as_nanos(self.ttl * 4 + Duration::from_secs(5));
         run_state.set_activity("waiting for the first grant");
         wait_until(run_state, progress, |state| state.grants > 0 || state.ticks > 0 || state.elapsed >= timeout).await;
         let first = run_state.now();
-        let far = |state: &Progress| run_fraction(run.length, first, state);
+        let fraction = |state: &Progress| run_fraction(run.length, first, state);
         let mut number = 0;
         for planned in plan {
-            // The number of random numbers that a fault uses depends on timing. The next fault must
-            // not depend on it.
+            // How many random numbers a fault uses depends on timing, which must not change the
+            // next fault.
             let mut rng = rng.fork(&format!("fault {}", number + 1));
-            run_state.set_activity(&format!("fault {} of {total} comes: {}", number + 1, planned.kind));
-            wait_until(run_state, progress, |state| far(state) >= planned.starts_at).await;
-            // Faults run one after the other. The report lists those for which no time was left.
-            if matches!(run.length, RunLength::ForDuration(_)) && far(&run_state.progress()) > LAST_FAULT_FRACTION {
+            run_state.set_activity(&format!("waiting for fault {} of {total}: {}", number + 1, planned.kind));
+            wait_until(run_state, progress, |state| fraction(state) >= planned.starts_at).await;
+            // Faults do not overlap, so no time may be left for some; the report lists those.
+            if matches!(run.length, RunLength::ForDuration(_)) && fraction(&run_state.progress()) > LAST_FAULT_FRACTION
+            {
                 break;
             }
-            if self.settings.control.is_some_and(Control::starts_faults_at_a_grant) {
+            if self.options.control.is_some_and(NegativeControl::starts_faults_at_a_grant) {
                 let (before, give_up) = (run_state.progress().grants, run_state.now() + as_nanos(self.ttl * 2));
                 wait_until(run_state, progress, |state| state.grants > before || state.elapsed >= give_up).await;
             } else if assignment.has_constant_hold {
-                // When all holds are equally long, calls cluster: a fault should begin between the
-                // clusters.
+                // With equally long holds, calls come in bursts. The fault should begin between
+                // them.
                 tokio::time::sleep(rng.duration_in(self.ttl / 10, self.ttl * 4 / 10)).await;
             }
             number += 1;
@@ -97,12 +102,13 @@ impl Conductor {
             RunLength::ForDuration(_) => as_nanos(self.ttl * 2 + Duration::from_secs(3)),
         };
         wait_until(run_state, progress, |state| {
-            far(state) >= 1.0 && (state.calls >= more || state.elapsed.saturating_sub(since) >= timeout)
+            fraction(state) >= 1.0 && (state.calls >= more || state.elapsed.saturating_sub(since) >= timeout)
         })
         .await;
         Ok(())
     }
 
+    /// Causes one fault, from its beginning to its end.
     async fn inject(
         &mut self,
         number: u32,
@@ -116,20 +122,21 @@ impl Conductor {
             FaultKind::Kill | FaultKind::Stop => {
                 self.inject_holder_fault(number, planned.kind, run_state, workers, assignment, rng).await
             }
-            kind if self.settings.control.is_some_and(|control| control.redirects_fault_to_workers(kind)) => {
+            kind if self.options.control.is_some_and(|control| control.redirects_fault_to_workers(kind)) => {
                 self.set_back_workers_clock(number, run_state).await
             }
             kind => {
-                let stopped = match self.settings.control {
+                let stopped = match self.options.control {
                     Some(control) if control.stops_holders() => self.stop_all_holders(run_state, workers).await,
-                    // The same as with the guard off.
+                    // Every other time, a majority loses its data, as in the negative control, and
+                    // a holder is stopped meanwhile.
                     None if kind == FaultKind::Wipe
                         && rng.fork("wide").one_in(2)
                         && self.deployment.hit_majority_next(kind) =>
                     {
                         vec![self.stop_random_holder(run_state, workers, rng).await?.0]
                     }
-                    // Other workers acquire the lock while it believes that it still holds it.
+                    // While a holder is stopped, others acquire the lock on which it still relies.
                     _ if kind == FaultKind::Ahead && rng.in_range(0, 1) == 0 => {
                         vec![self.stop_random_holder(run_state, workers, rng).await?.0]
                     }
@@ -144,7 +151,8 @@ impl Conductor {
         }
     }
 
-    /// Causes a fault of the servers while these workers are stopped.
+    /// Causes a fault of the servers or the network. `stopped` are the workers that are stopped
+    /// meanwhile.
     async fn inject_server_fault(
         &mut self,
         number: u32,
@@ -167,7 +175,7 @@ impl Conductor {
         if kind == FaultKind::Clock
             && let Some(clock) = &self.workers_clock
         {
-            // The direction must not matter to them.
+            // Workers must not depend on the wall clock, whether it jumps ahead or back.
             let ahead = rng.fork("workers").one_in(2);
             clock.set_offset(if ahead { CLOCK_JUMP_SECONDS } else { -CLOCK_JUMP_SECONDS })?;
             let _ = write!(active_fault.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
@@ -175,7 +183,7 @@ impl Conductor {
         run_state.record(begins(active_fault.target.clone(), None, active_fault.unaffected_locks.clone()));
         let over = tokio::time::Instant::now() + active_fault.duration;
         if active_fault.others_can_serve {
-            // If a server is replaced, the fault ends only then.
+            // If a server is to be replaced, the fault ends only after that.
             let replaced = matches!(kind, FaultKind::Failover | FaultKind::Clock);
             let bound = if replaced { FAILOVER_TIMEOUT } else { active_fault.duration };
             if tokio::time::timeout(bound, self.deployment.wait_for_others_to_serve(kind)).await.is_ok() {
@@ -191,13 +199,13 @@ impl Conductor {
         }
         run_state.record(Event::FaultEnd { t: run_state.now(), fault: number, note, connections });
         if !stopped.is_empty() {
-            // Other workers acquire the lock in the meantime; their leases last longer than that.
+            // Time for other workers to acquire the lock, before the stopped holders continue.
             tokio::time::sleep(self.ttl / 2).await;
         }
         Ok(())
     }
 
-    /// Waits until a worker holds a lock, then stops all holders.
+    /// Waits until a worker holds a lock, then stops all holders; returns the stopped workers.
     async fn stop_all_holders(&self, run_state: &RunState, workers: &Workers) -> Vec<WorkerId> {
         let give_up = run_state.now() + as_nanos(self.ttl * 2);
         while run_state.holders().is_empty() && run_state.now() < give_up {
@@ -212,7 +220,7 @@ impl Conductor {
         stopped
     }
 
-    /// Kills or stops a holder.
+    /// Kills a random holder's process and starts another one, or stops it for longer than its TTL.
     async fn inject_holder_fault(
         &self,
         number: u32,
@@ -223,9 +231,9 @@ impl Conductor {
         rng: &mut Rng,
     ) -> Result<(), RunError> {
         let (worker, t) = self.stop_random_holder(run_state, all_workers, rng).await?;
-        let mates = all_workers.workers_in_same_process(worker);
-        let workers: Vec<WorkerId> = mates.iter().map(|(worker, _)| *worker).collect();
-        let lanes: Vec<u32> = mates.iter().map(|(_, lane)| *lane).collect();
+        let process = all_workers.workers_in_same_process(worker);
+        let workers: Vec<WorkerId> = process.iter().map(|(worker, _)| *worker).collect();
+        let lanes: Vec<u32> = process.iter().map(|(_, lane)| *lane).collect();
         let target = match lanes.as_slice() {
             [lane] => format!("worker {worker} on lane {lane}"),
             _ => "the process with all workers".to_owned(),
@@ -264,23 +272,24 @@ impl Conductor {
         Ok(())
     }
 
-    /// Stops a worker while it holds a lock; returns since when. Its last events may arrive only
-    /// after the stop: a worker that turns out to hold no lock is resumed, and another is tried.
+    /// Stops a random worker while it holds a lock; returns the worker and when it was stopped. If
+    /// its last events show that it had just released, it is resumed, and another worker is tried.
     async fn stop_random_holder(
         &self,
         run_state: &RunState,
         workers: &Workers,
         rng: &Rng,
     ) -> Result<(WorkerId, RunNanos), RunError> {
-        // The number of random numbers that are used here depends on timing.
+        // How many random numbers are used here depends on timing, so they come from another
+        // generator.
         let mut rng = rng.fork("catch");
         let give_up = run_state.now() + as_nanos(self.ttl * 2 + Duration::from_secs(2));
         loop {
             let late = run_state.now() >= give_up;
             let holders = run_state.holders();
-            // No worker holds a lock for long enough: then any worker.
+            // If no worker has held a lock for long enough to be caught, any worker will do.
             let candidates = if late && holders.is_empty() { run_state.workers() } else { holders };
-            let Some(worker) = random_holder(&candidates, &mut rng) else {
+            let Some(worker) = random_worker(&candidates, &mut rng) else {
                 if late {
                     return Err(RunError::worker("no worker is running"));
                 }
@@ -294,13 +303,13 @@ impl Conductor {
                 }
                 workers.resume(worker).await;
             } else {
-                // It has ended; the error is reported when all workers are dismissed.
+                // The worker has ended; its error is reported at the end of the run.
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
     }
 
-    /// Sets the workers' own clocks back for a while.
+    /// Causes the fault `clock` on the workers' wall clocks instead of the servers'.
     async fn set_back_workers_clock(&self, number: u32, run_state: &RunState) -> Result<(), RunError> {
         let Some(clock) = &self.workers_clock else { return Ok(()) };
         let t = run_state.now();
@@ -323,7 +332,7 @@ impl Conductor {
     }
 }
 
-/// The elapsed fraction of a run, from 0 to 1; its duration counts from `started_at` on.
+/// The elapsed fraction of a run; 1 or more: it may end. Its time counts from `started_at` on.
 fn run_fraction(length: RunLength, started_at: RunNanos, state: &Progress) -> f64 {
     let elapsed = state.elapsed.saturating_sub(started_at) as f64;
     match length {
@@ -336,7 +345,8 @@ fn run_fraction(length: RunLength, started_at: RunNanos, state: &Progress) -> f6
     }
 }
 
-/// Waits until `is_done`, and reports the progress meanwhile.
+/// Waits until `is_done` returns true for the run's progress, which is reported to `progress`
+/// meanwhile.
 async fn wait_until(run_state: &RunState, progress: &mut impl FnMut(&Progress), is_done: impl Fn(&Progress) -> bool) {
     loop {
         let state = run_state.progress();

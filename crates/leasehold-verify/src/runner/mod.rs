@@ -1,5 +1,5 @@
-//! The conductor: starts the workers, causes the faults, writes the history, and checks for
-//! leftovers at the end.
+//! The conductor of a test run: starts the workers, causes the faults, writes the history, and
+//! checks at the end that no lock is left.
 
 mod controls;
 pub mod fault_plan;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold::engine::{Capabilities, Fairness, Reach};
 
-pub use self::controls::Control;
+pub use self::controls::NegativeControl;
 pub use self::run_state::Progress;
 use self::run_state::RunState;
 use self::workers::Workers;
@@ -29,41 +29,41 @@ use crate::worker::{Assignment, lock_names, lock_prefix};
 /// The default TTL of leases at an engine that was not started here.
 pub const REMOTE_TTL: Duration = Duration::from_secs(3);
 
-/// Three times the time limit of an inspection of the engine.
+/// The TTL of the client that inspects locks: it gives up an inspection after a third of it.
 const INSPECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The name prefix of the locks that are held all the time.
-const ANCHOR: &str = "verify:anchor:";
+/// The name prefix of anchor locks, which a lane holds during the whole run.
+const ANCHOR_PREFIX: &str = "verify:anchor:";
 
-/// How long an inspection is retried at servers that were not started here, and the pause between
-/// two attempts.
+/// How long an inspection is retried at servers that were not started here.
 const REMOTE_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before an inspection is retried.
 const INSPECTION_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The same for our own servers: they may still be recovering from a fault, and the machine may be
-/// busy. Only a hang lasts longer.
+/// How long an inspection is retried at servers that were started here: they may still be
+/// recovering from a fault, and the machine may be busy.
 const OWN_SERVER_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-/// The length of a run.
+/// When a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunLength {
-    /// At least this many calls.
+    /// After at least this many calls.
     Calls(u64),
-    /// This duration.
+    /// After this time, which counts from the first grant.
     ForDuration(Duration),
 }
 
-/// Where the engine is.
+/// The engine to test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineTarget {
-    /// Started here, with faults of any kind.
+    /// An engine whose servers are started here; they may have faults, too.
     Local(LocalEngine),
-    /// The user's engine, by its URL.
+    /// The user's engine at this URL; its servers are never disturbed.
     Remote(String),
 }
 
 impl EngineTarget {
-    /// Whether it is the engine that lives in one process, with all workers.
+    /// Whether it is `memory:`, with which all workers share one process.
     pub fn is_in_memory(&self) -> bool {
         match self {
             Self::Local(local) => *local == LocalEngine::Memory,
@@ -72,18 +72,20 @@ impl EngineTarget {
     }
 }
 
-/// The setting of runs: an engine, and the faults that it can have.
+/// What all runs of a [`Conductor`] have in common: the engine, and the faults that it must
+/// support.
 #[derive(Clone, Debug)]
-pub struct RunSettings {
-    /// Where the engine is.
+pub struct ConductorOptions {
+    /// The engine to test.
     pub target: EngineTarget,
-    /// All faults that its runs may cause.
+    /// All kinds of faults that the runs may cause.
     pub faults: Vec<FaultKind>,
-    /// The control: the safeguard that is off, if any.
-    pub control: Option<Control>,
-    /// The TTL of all leases; `None`: one that suits the engine.
+    /// The negative control; `None`: all safeguards are on.
+    pub control: Option<NegativeControl>,
+    /// The TTL of all leases; `None`: the engine's default.
     pub ttl: Option<Duration>,
-    /// The URL option of an engine that is started here; `None`: the one that the faults need.
+    /// The URL option of an engine that is started here; `None`: `strict` if the faults lose data,
+    /// otherwise none.
     pub option: Option<UrlOption>,
     /// The program that runs a worker if its first argument is
     /// [`WORKER_ARGUMENT`](crate::worker::WORKER_ARGUMENT).
@@ -92,66 +94,71 @@ pub struct RunSettings {
 
 /// The parameters of one run.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RunOptions {
     /// What the workers do.
     pub workload: Workload,
-    /// The faults to cause, out of those of the [`RunSettings`].
+    /// The kinds of faults to cause; a subset of those in the [`ConductorOptions`].
     pub faults: Vec<FaultKind>,
-    /// The number of faults; `None`: one of each kind, or one every few seconds.
+    /// How many faults to cause; `None`: one of each kind or, in a run with a duration, one every
+    /// few seconds if that is more.
     pub fault_count: Option<usize>,
-    /// The number of workers.
+    /// How many workers run at once.
     pub workers: u32,
-    /// The length of the run.
+    /// When the run ends.
     pub length: RunLength,
     /// The seed of all random choices.
     pub seed: u64,
-    /// The file for the history; `None`: none.
+    /// The file to write the history to; `None`: it is only returned.
     pub history: Option<PathBuf>,
 }
 
-/// The settings, with their engine running.
+/// Conducts test runs on one engine, whose servers it has started.
 #[derive(Debug)]
 pub struct Conductor {
-    settings: RunSettings,
+    options: ConductorOptions,
     ttl: Duration,
     deployment: Deployment,
-    /// The workers' own wall clocks, if they are to jump.
+    /// The wall clock that the workers see; `None`: the machine's.
     workers_clock: Option<leasehold_testbed::WallClock>,
+    /// The folder for the sockets of the resource.
     folder: tempfile::TempDir,
-    runs: u32,
+    /// How many runs have begun.
+    run_count: u32,
 }
 
 impl Conductor {
-    /// Starts what the settings need.
+    /// Starts the engine's servers and the proxies in front of them.
     ///
     /// # Errors
-    /// With a message for the user: a server is not installed, a fault cannot be caused there, …
-    pub async fn open(settings: RunSettings) -> Result<Self, RunError> {
-        let ttl = settings.ttl.unwrap_or_else(|| settings.default_ttl());
-        let control = settings.control;
-        let faults: Vec<FaultKind> = settings
+    /// With a message for the user: a server is not installed, the engine cannot have one of the
+    /// faults.
+    pub async fn open(options: ConductorOptions) -> Result<Self, RunError> {
+        let ttl = options.ttl.unwrap_or_else(|| options.default_ttl());
+        let control = options.control;
+        let faults: Vec<FaultKind> = options
             .faults
             .iter()
             .copied()
             .filter(|kind| !control.is_some_and(|control| control.redirects_fault_to_workers(*kind)))
             .collect();
-        let guard = control.is_none_or(|control| !control.misconfigures_servers());
-        let setup = DeploymentOptions { faults, guard, ttl, isolates_workers: true, option: settings.option };
-        let deployment = match &settings.target {
-            EngineTarget::Local(local) => Deployment::start(*local, &setup).await?,
-            EngineTarget::Remote(url) => Deployment::remote(url, &setup).await?,
+        let has_safeguards = control.is_none_or(|control| !control.misconfigures_servers());
+        let deployment_options =
+            DeploymentOptions { faults, has_safeguards, ttl, isolates_workers: true, option: options.option };
+        let deployment = match &options.target {
+            EngineTarget::Local(local) => Deployment::start(*local, &deployment_options).await?,
+            EngineTarget::Remote(url) => Deployment::remote(url, &deployment_options).await?,
         };
         let moves_clocks = match control {
             Some(control) => control.redirects_fault_to_workers(FaultKind::Clock),
-            None => matches!(settings.target, EngineTarget::Local(_)) && settings.faults.contains(&FaultKind::Clock),
+            None => matches!(options.target, EngineTarget::Local(_)) && options.faults.contains(&FaultKind::Clock),
         };
         let workers_clock = moves_clocks.then(leasehold_testbed::WallClock::new).transpose()?;
         let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
         let folder = folder.map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?;
-        Ok(Self { settings, ttl, deployment, workers_clock, folder, runs: 0 })
+        Ok(Self { options, ttl, deployment, workers_clock, folder, run_count: 0 })
     }
 
-    /// The workloads that the engine supports, out of these.
+    /// Those of these workloads that the engine supports.
     ///
     /// # Errors
     /// If the engine cannot be opened.
@@ -161,16 +168,18 @@ impl Conductor {
         Ok(workloads.iter().copied().filter(|workload| missing_capability(can, *workload).is_none()).collect())
     }
 
+    /// Whether the engine's servers were started here.
     fn has_own_servers(&self) -> bool {
-        matches!(self.settings.target, EngineTarget::Local(_))
+        matches!(self.options.target, EngineTarget::Local(_))
     }
 
+    /// How long a failing inspection is retried.
     fn inspection_timeout(&self) -> Duration {
         if self.has_own_servers() { OWN_SERVER_TIMEOUT } else { REMOTE_SERVER_TIMEOUT }
     }
 
-    /// A client for inspections: it must not give up early on a busy machine. Our own servers may
-    /// still be recovering from the last run's fault.
+    /// Opens a client that inspects locks. At servers that were started here it retries, because
+    /// they may still be recovering from the last run's fault.
     async fn open_inspector(&self) -> Result<Locks, RunError> {
         let ours = self.has_own_servers();
         let give_up = tokio::time::Instant::now() + self.inspection_timeout();
@@ -178,29 +187,30 @@ impl Conductor {
             match Locks::builder().ttl(INSPECTION_TIMEOUT).open(self.deployment.direct_url()).await {
                 Ok(locks) => return Ok(locks),
                 Err(error) if ours && error.is_retryable() && tokio::time::Instant::now() < give_up => {}
-                Err(error) => return Err(engine_fault(error)),
+                Err(error) => return Err(run_error_of(error)),
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
         }
     }
 
-    /// Runs, and returns the history.
+    /// Conducts one test run and returns its history. Calls `progress` repeatedly during the run.
     ///
     /// # Errors
-    /// If the run could not be completed; violations by the engine are in the history.
-    pub async fn run(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, RunError> {
-        self.runs += 1;
+    /// If the run could not be completed. A violation by the engine is no error: it is in the
+    /// history.
+    pub async fn run(&mut self, run: &RunOptions, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, RunError> {
+        self.run_count += 1;
         let own = self.open_inspector().await?;
         let locks = self.lock_names(run);
         let anchors = self.anchor_names(run);
-        let mut looked_at = lock_names(run.workload, &locks);
-        looked_at.extend(anchors.iter().flatten().cloned());
+        let mut inspected_locks = lock_names(run.workload, &locks);
+        inspected_locks.extend(anchors.iter().flatten().cloned());
         check_workload_supported(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
-        // An engine that cannot be inspected is not checked for leftovers.
+        // Without inspection, leftover locks cannot be found.
         let inspects = shared && own.capabilities().inspection;
         if inspects {
-            refuse_foreign_clients(&own, &looked_at, self.inspection_timeout()).await?;
+            refuse_foreign_clients(&own, &inspected_locks, self.inspection_timeout()).await?;
         }
         self.deployment.save_baseline().await?;
         // Created only now, so that a failed start does not overwrite an older history of that
@@ -209,14 +219,14 @@ impl Conductor {
         let run_state = Arc::new(RunState::new(file));
         run_state.record(Event::Run(Box::new(self.header(run, &own))));
         run_state.check_written().map_err(|error| RunError::new(error.to_string()))?;
-        let socket = self.folder.path().join(format!("resource-{}", self.runs));
+        let socket = self.folder.path().join(format!("resource-{}", self.run_count));
         let _resource =
             RegisterServer::start(&socket).map_err(|error| RunError::new(format!("cannot open a socket: {error}")))?;
         let assignment = Assignment { anchors, ..self.assignment(run, &run_state, locks.clone(), socket) };
         let env = self.workers_clock.iter().flat_map(leasehold_testbed::WallClock::environment).collect();
-        let mut words = self.deployment.worker_command_prefix();
-        words.push(self.settings.worker.display().to_string());
-        let mut workers = Workers::new(words, env, &run_state);
+        let mut command = self.deployment.worker_command_prefix();
+        command.push(self.options.worker.display().to_string());
+        let mut workers = Workers::new(command, env, &run_state);
         let lanes = 0..run.workers;
         let groups: Vec<Vec<u32>> = if shared { lanes.map(|lane| vec![lane]).collect() } else { vec![lanes.collect()] };
         workers.start(&assignment, &groups).await?;
@@ -225,22 +235,22 @@ impl Conductor {
         progress(&run_state.progress());
         let worker_errors = workers.shut_down(workers::shutdown_bound(self.ttl)).await;
         if inspects {
-            self.record_leftovers(&own, &looked_at, &run_state).await?;
+            self.record_leftovers(&own, &inspected_locks, &run_state).await?;
         }
-        if let Some(complaint) = worker_errors.into_iter().next() {
-            return Err(RunError::worker(complaint));
+        if let Some(error) = worker_errors.into_iter().next() {
+            return Err(RunError::worker(error));
         }
         self.deployment.check_no_foreign_failover().await?;
-        // This client holds no locks.
+        // The client that inspected holds no locks, so an error has no consequences.
         let _ = own.close().await;
         self.record_leftover_sessions(&run_state).await?;
         run_state.record(Event::Done { t: run_state.now() });
         run_state.finish().map_err(|error| RunError::new(error.to_string()))
     }
 
-    /// The locks of a run: the same for the same seed, so that the engine does not fill up with
-    /// names.
-    fn lock_names(&mut self, run: &Run) -> Vec<String> {
+    /// The names of a run's locks, without their prefix. They depend only on workload and seed, so
+    /// that repeated runs leave no further records on the engine.
+    fn lock_names(&mut self, run: &RunOptions) -> Vec<String> {
         let count = match run.workload {
             Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
             _ => 1,
@@ -249,17 +259,19 @@ impl Conductor {
         self.deployment.lock_names(&base, lock_prefix(run.workload), count)
     }
 
-    /// For each lane, locks that it holds all the time, if only some of the servers are hit.
-    fn anchor_names(&mut self, run: &Run) -> Vec<Vec<String>> {
-        // The history of a schedule contains only its runs.
+    /// For each lane, the names of its anchor locks, which it holds during the whole run; empty if
+    /// no fault hits only some of the servers.
+    fn anchor_names(&mut self, run: &RunOptions) -> Vec<Vec<String>> {
+        // The history of a scheduled job contains only its runs and their force releases.
         if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.targets_servers()) {
             return Vec::new();
         }
-        let base = format!("{ANCHOR}{}:{}", run.workload, run.seed);
+        let base = format!("{ANCHOR_PREFIX}{}:{}", run.workload, run.seed);
         (0..run.workers).map(|lane| self.deployment.anchor_names(&format!("{base}:{lane}"))).collect()
     }
 
-    fn header(&self, run: &Run, inspector: &Locks) -> Header {
+    /// The first line of the history.
+    fn header(&self, run: &RunOptions, inspector: &Locks) -> Header {
         let can = inspector.capabilities();
         Header {
             format: 1,
@@ -269,22 +281,23 @@ impl Conductor {
             versions: self.deployment.versions(),
             workload: run.workload,
             faults: run.faults.clone(),
-            guard: self.settings.control.is_none(),
-            control: self.settings.control.map(|control| control.description().to_owned()),
+            guard: self.options.control.is_none(),
+            control: self.options.control.map(|control| control.description().to_owned()),
             seed: run.seed,
             ttl: self.ttl.as_nanos() as u64,
             lanes: run.workers,
             fair: can.fairness == Fairness::Fifo,
             fencing: self.deployment.guarantees_tokens(),
             exclusion: self.deployment.guarantees_exclusion(),
-            must_break: self.settings.control.map(|control| control.broken_guarantees().to_vec()).unwrap_or_default(),
+            must_break: self.options.control.map(|control| control.broken_guarantees().to_vec()).unwrap_or_default(),
             started: start_time_text(),
-            notes: self.settings.header_notes(run),
+            notes: self.options.header_notes(run),
         }
     }
 
-    fn assignment(&self, run: &Run, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
-        let control = self.settings.control;
+    /// The workers' parameters, without their numbers and anchor locks.
+    fn assignment(&self, run: &RunOptions, run_state: &RunState, locks: Vec<String>, resource: PathBuf) -> Assignment {
+        let control = self.options.control;
         // Holds are short compared with the TTL, and with a wait for a disk or a quorum.
         let hold = (self.ttl / 25).min(Duration::from_millis(40));
         Assignment {
@@ -298,16 +311,17 @@ impl Conductor {
             max_hold: control.and_then(|control| control.hold_time(self.ttl)).unwrap_or(hold),
             has_constant_hold: control.is_some_and(|control| control.hold_time(self.ttl).is_some()),
             resource,
-            presents_tokens: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
-            lock_implementation: control.map(Control::lock_implementation).unwrap_or_default(),
-            // A control demonstrates one thing.
+            presents_tokens: run.workload != Workload::Unfenced && control != Some(NegativeControl::NoFencing),
+            lock_implementation: control.map(NegativeControl::lock_implementation).unwrap_or_default(),
+            // A negative control must show the violation of its own safeguard, and nothing else.
             force_releases: control.is_none(),
             seed: run.seed,
             history: run.history.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
         }
     }
 
-    /// Checks for leftover locks; those of killed workers last until their TTL.
+    /// Waits until no lock is held or awaited (those of killed workers expire at their TTL), and
+    /// records that. What is left after the bound is recorded as a leak.
     async fn record_leftovers(
         &self,
         inspector: &Locks,
@@ -319,22 +333,22 @@ impl Conductor {
         let hard_deadline = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
         loop {
             let mut left = Vec::new();
-            let mut unclear = None;
+            let mut inspection_error = None;
             for lock in locks {
                 match inspector.inspect(lock).await {
                     Ok(view) => left.extend(view.holders.iter().chain(&view.waiters).map(|party| {
                         let what = if party.token.is_some() { "held by" } else { "waited for by" };
                         (lock.clone(), format!("{what} process {} ({})", party.holder.pid, party.holder.description))
                     })),
-                    Err(error) => unclear = Some(engine_fault(error)),
+                    Err(error) => inspection_error = Some(run_error_of(error)),
                 }
             }
             match self.deployment.leftovers(locks).await {
                 Ok(more) => left.extend(more),
-                Err(trouble) => unclear = Some(trouble),
+                Err(error) => inspection_error = Some(error),
             }
             let t = run_state.now();
-            match (left.is_empty(), unclear) {
+            match (left.is_empty(), inspection_error) {
                 (true, None) => {
                     run_state.record(Event::Clean { t, locks: locks.len() as u64 });
                     return Ok(());
@@ -345,13 +359,14 @@ impl Conductor {
                     }
                     return Ok(());
                 }
-                (true, Some(trouble)) if t >= hard_deadline => return Err(trouble),
+                (true, Some(error)) if t >= hard_deadline => return Err(error),
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
     }
 
-    /// Checks that ended clients, and our own client, have no session at a database.
+    /// Waits until no client has a session at a database that was started here. Those that are left
+    /// after the bound are recorded as leaks.
     async fn record_leftover_sessions(&self, run_state: &RunState) -> Result<(), RunError> {
         let give_up = run_state.now() + self.leftover_bound();
         let hard_deadline = give_up + self.inspection_timeout().max(INSPECTION_TIMEOUT).as_nanos() as u64;
@@ -365,42 +380,43 @@ impl Conductor {
                     }
                     return Ok(());
                 }
-                Err(trouble) if t >= hard_deadline => return Err(trouble),
+                Err(error) if t >= hard_deadline => return Err(error),
                 _ => tokio::time::sleep(INSPECTION_RETRY_PAUSE).await,
             }
         }
     }
 
-    /// How long leftovers may last after all workers have ended.
+    /// How long, in nanoseconds, locks and sessions may remain after all workers have ended.
     fn leftover_bound(&self) -> u64 {
         (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64
     }
 }
 
+/// Fails if a client of another run holds or awaits one of these locks.
 async fn refuse_foreign_clients(inspector: &Locks, locks: &[String], timeout: Duration) -> Result<(), RunError> {
     for lock in locks {
         let give_up = tokio::time::Instant::now() + timeout;
         let view = loop {
             match inspector.inspect(lock).await {
                 Ok(view) => break view,
-                // The machine may be busy.
+                // The machine may be busy: try again.
                 Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {}
-                Err(error) => return Err(engine_fault(error)),
+                Err(error) => return Err(run_error_of(error)),
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
         };
         if let Some(party) = view.holders.first().or(view.waiters.first()) {
             let (host, pid) = (&party.holder.host, party.holder.pid);
             return Err(RunError::new(format!(
-                "process {pid} on {host} holds or awaits the lock {lock:?}: another verification with this seed is running, or was just killed. Wait for its end, or choose another --seed"
+                "process {pid} on {host} holds or awaits the lock {lock:?}: another test run with this seed is active, or was just killed. Wait until it ends and its leases expire, or choose another --seed"
             )));
         }
     }
     Ok(())
 }
 
-/// Refuses, before anything starts, a workload that the engine does not support.
-fn check_workload_supported(inspector: &Locks, run: &Run) -> Result<(), RunError> {
+/// Fails with a usage error if the engine does not support the workload.
+fn check_workload_supported(inspector: &Locks, run: &RunOptions) -> Result<(), RunError> {
     let can = inspector.capabilities();
     match missing_capability(can, run.workload) {
         None => Ok(()),
@@ -411,7 +427,7 @@ fn check_workload_supported(inspector: &Locks, run: &Run) -> Result<(), RunError
     }
 }
 
-/// The capability that the engine lacks for this workload.
+/// The capability that this workload needs and the engine lacks, in words; `None`: it lacks none.
 fn missing_capability(capabilities: &Capabilities, workload: Workload) -> Option<&'static str> {
     match workload {
         Workload::Rwlock if !capabilities.shared => Some("shared locks"),
@@ -423,36 +439,41 @@ fn missing_capability(capabilities: &Capabilities, workload: Workload) -> Option
     }
 }
 
+/// Creates the history's file, empty, and opens it for appending.
 fn create_history_file(path: &Path) -> Result<File, RunError> {
     // Workers append to it, too.
     let opened = File::create(path).and_then(|_| File::options().append(true).open(path));
     opened.map_err(|error| RunError::new(format!("{} cannot be written: {error}", path.display())))
 }
 
-fn engine_fault(error: leasehold::Error) -> RunError {
+/// Converts an error of the engine. An invalid URL or option is a usage error.
+fn run_error_of(error: leasehold::Error) -> RunError {
     use leasehold::ErrorKind::{FeatureDisabled, InvalidOption, InvalidUrl, UnknownScheme, Unsupported};
     let usage = [FeatureDisabled, InvalidOption, InvalidUrl, UnknownScheme, Unsupported].contains(&error.kind());
     if usage { RunError::usage(error.to_string()) } else { RunError::new(error.to_string()) }
 }
 
-#[allow(clippy::disallowed_methods, reason = "for people to read; no decision depends on it")]
+/// The wall-clock time now, as text for the report.
+#[allow(clippy::disallowed_methods, reason = "only shown in the report; no decision depends on it")]
 fn start_time_text() -> String {
     let now = std::time::SystemTime::now();
     jiff::Timestamp::try_from(now).map(|at| format!("{at:.0}")).unwrap_or_default()
 }
 
-impl RunSettings {
+impl ConductorOptions {
+    /// The TTL of a run for which none was chosen.
     fn default_ttl(&self) -> Duration {
         match &self.target {
-            EngineTarget::Local(local) => {
-                self.control.and_then(Control::required_ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option))
-            }
+            EngineTarget::Local(local) => self
+                .control
+                .and_then(NegativeControl::required_ttl)
+                .unwrap_or_else(|| local.ttl_for(&self.faults, self.option)),
             EngineTarget::Remote(_) => REMOTE_TTL,
         }
     }
 
-    /// The command that repeats the run.
-    fn header_notes(&self, run: &Run) -> std::collections::BTreeMap<String, String> {
+    /// The notes in the history's header: the command that repeats the run.
+    fn header_notes(&self, run: &RunOptions) -> std::collections::BTreeMap<String, String> {
         let mut words = vec!["leasehold verify".to_owned()];
         words.push(match &self.target {
             EngineTarget::Local(local) => format!("--local {local}"),
@@ -482,7 +503,7 @@ impl RunSettings {
     }
 }
 
-/// A random one of the holders.
-fn random_holder(holders: &[WorkerId], rng: &mut Rng) -> Option<WorkerId> {
-    rng.choose(holders).copied()
+/// A random one of these workers; `None`: there are none.
+fn random_worker(workers: &[WorkerId], rng: &mut Rng) -> Option<WorkerId> {
+    rng.choose(workers).copied()
 }

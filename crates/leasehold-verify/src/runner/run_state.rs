@@ -1,4 +1,4 @@
-//! The conductor's state during a run, and the history that it writes.
+//! What the conductor knows during a run: the history so far, the holders, and the progress.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -9,61 +9,64 @@ use leasehold::clock::Clock;
 
 use crate::history::{self, Call, Event, OpId, Outcome, RunNanos, WorkerId, WorkerState};
 
-/// How many lines of a hanging worker to show.
+/// How many of the last events of a hanging worker its error message shows.
 const MAX_LAST_LINES: usize = 6;
 
-/// The progress of a run.
+/// How far a run is, for a progress line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// The time since its start.
+    /// The time since the run's start.
     pub elapsed: RunNanos,
-    /// Calls started.
+    /// How many calls have begun.
     pub calls: u64,
-    /// Locks granted.
+    /// How many locks were granted.
     pub grants: u64,
-    /// Ticks started.
+    /// How many runs of a scheduled job have begun.
     pub ticks: u64,
-    /// Locks lost.
+    /// How many losses holders were notified of.
     pub losses: u64,
-    /// Faults that are over.
+    /// How many faults have ended.
     pub finished_faults: usize,
-    /// The current activity.
+    /// What the conductor does now, in words: `fault 2 of 5: kill`.
     pub activity: String,
 }
 
 #[derive(Debug, Default)]
 struct RunStateInner {
     progress: Progress,
-    /// Locks that were granted, and neither released nor lost.
+    /// The calls that hold a lock now, or run a tick, with their workers.
     held_locks: HashMap<OpId, WorkerId>,
-    /// Calls for locks that are held all the time. A worker that holds only those does not count as
-    /// a holder.
+    /// The requests for anchor locks, which a lane holds during the whole run. A worker that holds
+    /// only those does not count as a holder.
     anchor_calls: HashSet<OpId>,
-    /// The last tick of each worker. A lost tick has no end event, and is over when the next one
-    /// begins.
+    /// The last tick's run of each worker. A lost run has no end event, and is over when the next
+    /// one begins.
     last_ticks: HashMap<WorkerId, OpId>,
     running_workers: Vec<WorkerId>,
     events: Vec<Event>,
     write_error: Option<String>,
 }
 
-/// The history so far.
+/// The history of a run so far, and what follows from it.
 #[derive(Debug)]
 pub(super) struct RunState {
     clock: Clock,
+    /// When the run started, on the machine's clock.
     pub(super) origin: RunNanos,
     file: Option<Mutex<File>>,
     inner: Mutex<RunStateInner>,
 }
 
 impl RunState {
+    /// Starts the run's clock. `None`: the history is not written to a file.
     pub(super) fn new(file: Option<File>) -> Self {
         let clock = Clock::system();
         let origin = clock.now().as_nanos();
         Self { clock, origin, file: file.map(Mutex::new), inner: Mutex::default() }
     }
 
+    /// The time since the start of the run.
     pub(super) fn now(&self) -> RunNanos {
         self.clock.now().as_nanos().saturating_sub(self.origin)
     }
@@ -72,7 +75,7 @@ impl RunState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an event. It is in the file when this returns.
+    /// Records an event of the conductor. It is in the file when this returns.
     pub(super) fn record(&self, event: Event) {
         if let Some(file) = &self.file {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,14 +86,14 @@ impl RunState {
         self.observe(event);
     }
 
-    /// Records an event that a worker has written.
+    /// Takes note of an event that a worker has already written to the file.
     pub(super) fn observe(&self, event: Event) {
         let mut inside = self.inner();
         inside.apply(&event);
         inside.events.push(event);
     }
 
-    /// Whether all writes have succeeded so far.
+    /// Fails with the first error that occurred while the history was written.
     pub(super) fn check_written(&self) -> Result<(), io::Error> {
         self.inner().write_error.clone().map_or(Ok(()), |problem| Err(io::Error::other(problem)))
     }
@@ -111,7 +114,7 @@ impl RunState {
         self.inner().progress.finished_faults += 1;
     }
 
-    /// The workers that hold a lock.
+    /// The workers that hold a lock now, or run a tick.
     pub(super) fn holders(&self) -> Vec<WorkerId> {
         let mut holders: Vec<WorkerId> = self.inner().held_locks.values().copied().collect();
         holders.sort_unstable();
@@ -119,7 +122,7 @@ impl RunState {
         holders
     }
 
-    /// The last lines of a worker.
+    /// The last events of a worker, as lines of JSON.
     pub(super) fn last_lines(&self, worker: WorkerId) -> String {
         let inside = self.inner();
         let of = |event: &&Event| match event {
@@ -137,19 +140,20 @@ impl RunState {
         last.into_iter().rev().collect::<String>().trim_end().to_owned()
     }
 
-    /// A worker has ended without a last event.
+    /// Forgets a worker that ended without a last event.
     pub(super) fn remove_worker(&self, worker: WorkerId) {
         let mut inside = self.inner();
         inside.running_workers.retain(|other| *other != worker);
         inside.held_locks.retain(|_, holder| *holder != worker);
     }
 
-    /// All running workers.
+    /// The workers that run now.
     pub(super) fn workers(&self) -> Vec<WorkerId> {
         self.inner().running_workers.clone()
     }
 
-    /// All events, or the error that occurred while they were written.
+    /// Takes all events out of the state, or fails with the error that occurred while they were
+    /// written.
     pub(super) fn finish(&self) -> Result<Vec<Event>, io::Error> {
         if let Some(file) = &self.file {
             file.lock().unwrap_or_else(PoisonError::into_inner).sync_all()?;
@@ -163,13 +167,16 @@ impl RunState {
 }
 
 impl RunStateInner {
+    /// Updates the progress and the holders by an event.
     fn apply(&mut self, event: &Event) {
         match event {
             Event::Begin { worker, op, call, .. } => {
                 self.progress.calls += 1;
                 match call {
                     Call::Release { hold } => drop(self.held_locks.remove(hold)),
-                    Call::Lock { lock, .. } if lock.starts_with(super::ANCHOR) => drop(self.anchor_calls.insert(*op)),
+                    Call::Lock { lock, .. } if lock.starts_with(super::ANCHOR_PREFIX) => {
+                        drop(self.anchor_calls.insert(*op))
+                    }
                     Call::Tick { .. } => {
                         self.progress.ticks += 1;
                         if let Some(older) = self.last_ticks.insert(*worker, *op) {

@@ -1,4 +1,4 @@
-//! The worker processes, whose events go into the history as they arrive.
+//! Starts, kills, stops and ends the worker processes, and collects their events.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,55 +14,66 @@ use super::run_state::RunState;
 use crate::history::{Event, WorkerId, WorkerState};
 use crate::worker::{Assignment, WORKER_ARGUMENT};
 
-/// Ends a run whose worker does not start.
+/// The run fails if a worker takes longer than this to start.
 const START_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-/// Ends the wait for a worker that does not exit after its last event.
+/// The run fails if a worker takes longer than this to exit after its last event.
 const EXIT_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-/// Our own marker in a worker's output.
+/// The line that the conductor injects into a stopped worker's output: all earlier lines have been
+/// read when it is.
 const OUTPUT_MARKER: &str = "all events read so far";
 
-/// How long workers may take from the stop order until their exit: they finish their waits, release
-/// what they hold, and exit.
+/// How long workers may take from the shutdown command until they have exited: their calls end, and
+/// they release what they hold.
 pub(super) fn shutdown_bound(ttl: Duration) -> Duration {
     ttl * 6 + Duration::from_secs(10) + EXIT_TIMEOUT
 }
 
-/// An order for a worker.
+/// A command for a worker process. The sender reports that it was carried out.
 #[derive(Debug)]
 enum WorkerCommand {
+    /// Kills the process (SIGKILL).
     Kill(oneshot::Sender<()>),
+    /// Stops the process (SIGSTOP).
     Stop(oneshot::Sender<()>),
+    /// Resumes a stopped process (SIGCONT).
     Resume(oneshot::Sender<()>),
+    /// Asks the process to release its locks and exit.
     Shutdown,
 }
 
 /// A worker process, running or ended.
 #[derive(Debug)]
 struct WorkerProcess {
+    /// The numbers and lanes of the workers in it.
     workers: Vec<(WorkerId, u32)>,
     commands: mpsc::UnboundedSender<WorkerCommand>,
+    /// The task that reads its events and carries out commands; it ends with the process.
     event_pump: JoinHandle<Result<(), String>>,
 }
 
 /// All workers of a run.
 #[derive(Debug)]
 pub(super) struct Workers {
-    /// The command of a worker, with its prefix.
+    /// The program of a worker and its arguments, after the prefix that enters the workers'
+    /// network.
     command: Vec<String>,
+    /// The environment variables of a worker.
     env: Vec<(String, String)>,
     run_state: Arc<RunState>,
     processes: Vec<WorkerProcess>,
-    next_id: WorkerId,
+    /// The number of the worker that was started last; 0: none.
+    last_id: WorkerId,
 }
 
 impl Workers {
     pub(super) fn new(command: Vec<String>, env: Vec<(String, String)>, run_state: &Arc<RunState>) -> Self {
-        Self { command, env, run_state: Arc::clone(run_state), processes: Vec::new(), next_id: 0 }
+        Self { command, env, run_state: Arc::clone(run_state), processes: Vec::new(), last_id: 0 }
     }
 
-    /// Starts a process for each of these groups of lanes; returns when all of them work.
+    /// Starts a process for each group of lanes; returns when all of them have reported their
+    /// start.
     pub(super) async fn start(&mut self, assignment: &Assignment, groups: &[Vec<u32>]) -> Result<(), RunError> {
         let assigned: Vec<Assignment> = groups
             .iter()
@@ -71,66 +82,69 @@ impl Workers {
                 Assignment { workers, ..assignment.clone() }
             })
             .collect();
-        let (words, env, live) = (&self.command, &self.env, &self.run_state);
-        let starting = assigned.into_iter().map(|assignment| spawn_worker(words, env, live, assignment));
+        let (command, env, run_state) = (&self.command, &self.env, &self.run_state);
+        let starting = assigned.into_iter().map(|assignment| spawn_worker(command, env, run_state, assignment));
         self.processes.extend(futures_util::future::try_join_all(starting).await?);
         Ok(())
     }
 
     fn next_worker_id(&mut self) -> WorkerId {
-        self.next_id += 1;
-        self.next_id
+        self.last_id += 1;
+        self.last_id
     }
 
+    /// The process in which this worker runs or ran.
     fn process_of(&self, worker: WorkerId) -> Option<&WorkerProcess> {
-        self.processes.iter().find(|member| member.workers.iter().any(|(number, _)| *number == worker))
+        self.processes.iter().find(|process| process.workers.iter().any(|(number, _)| *number == worker))
     }
 
     /// The workers and lanes in the same process as this worker.
     pub(super) fn workers_in_same_process(&self, worker: WorkerId) -> Vec<(WorkerId, u32)> {
-        self.process_of(worker).map(|member| member.workers.clone()).unwrap_or_default()
+        self.process_of(worker).map(|process| process.workers.clone()).unwrap_or_default()
     }
 
+    /// Sends a command to the process of a worker and waits until it is carried out. `false`: the
+    /// process has ended.
     async fn send_command(&self, worker: WorkerId, command: impl FnOnce(oneshot::Sender<()>) -> WorkerCommand) -> bool {
         let (done_sender, done) = oneshot::channel();
-        let sent = self.process_of(worker).is_some_and(|member| member.commands.send(command(done_sender)).is_ok());
+        let sent = self.process_of(worker).is_some_and(|process| process.commands.send(command(done_sender)).is_ok());
         sent && done.await.is_ok()
     }
 
-    /// Kills the process of a worker. `false`: it had already ended.
+    /// Kills the process of a worker. `false`: the process has already ended.
     pub(super) async fn kill(&self, worker: WorkerId) -> bool {
         self.send_command(worker, WorkerCommand::Kill).await
     }
 
-    /// Stops the process of a worker; when this returns, all events that it wrote before the stop
-    /// have been read.
+    /// Stops the process of a worker, and reads all events that it wrote before. `false`: the
+    /// process has ended.
     pub(super) async fn stop(&self, worker: WorkerId) -> bool {
         self.send_command(worker, WorkerCommand::Stop).await
     }
 
-    /// Resumes the process of a worker.
+    /// Resumes the process of a worker. `false`: the process has ended.
     pub(super) async fn resume(&self, worker: WorkerId) -> bool {
         self.send_command(worker, WorkerCommand::Resume).await
     }
 
-    /// Makes all workers exit; returns their error messages. A worker that does not exit in time is
-    /// killed.
+    /// Makes all workers exit; returns an error message for each process that failed. One that does
+    /// not exit within `bound` is killed.
     pub(super) async fn shut_down(mut self, bound: Duration) -> Vec<String> {
-        for member in &self.processes {
-            // The worker may have ended.
-            let _ = member.commands.send(WorkerCommand::Shutdown);
+        for process in &self.processes {
+            // The send fails if the process has already ended.
+            let _ = process.commands.send(WorkerCommand::Shutdown);
         }
         let mut errors = Vec::new();
         let deadline = tokio::time::Instant::now() + bound;
-        for member in &mut self.processes {
-            match tokio::time::timeout_at(deadline, &mut member.event_pump).await {
+        for process in &mut self.processes {
+            match tokio::time::timeout_at(deadline, &mut process.event_pump).await {
                 Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(complaint))) => errors.push(complaint),
+                Ok(Ok(Err(message))) => errors.push(message),
                 Ok(Err(error)) => errors.push(error.to_string()),
                 Err(_) => {
-                    for (worker, _) in &member.workers {
+                    for (worker, _) in &process.workers {
                         let last = self.run_state.last_lines(*worker);
-                        errors.push(format!("worker {worker} did not end within {bound:?}; its last events: {last}"));
+                        errors.push(format!("worker {worker} did not exit within {bound:?}; its last events: {last}"));
                     }
                 }
             }
@@ -139,14 +153,14 @@ impl Workers {
     }
 }
 
-/// No worker process survives its run: dropping its pump kills the worker.
+/// Kills the process, so that none survives the run: aborting the task drops its handle.
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         self.event_pump.abort();
     }
 }
 
-/// Starts a process; returns when it works.
+/// Starts a process, and sends it its assignment; returns when it has reported its start.
 async fn spawn_worker(
     command: &[String],
     env: &[(String, String)],
@@ -161,30 +175,31 @@ async fn spawn_worker(
         actor.send(&text).await?;
         actor.recv(START_TIMEOUT).await
     };
-    let line = began.await.map_err(|error| RunError::worker(format!("a worker did not begin: {error}")))?;
+    let line = began.await.map_err(|error| RunError::worker(format!("a worker did not start: {error}")))?;
     let started = serde_json::from_value::<Event>(line).map_err(|error| RunError::new(error.to_string()))?;
     run_state.observe(started);
-    let (orders, ordered) = mpsc::unbounded_channel();
+    let (commands, received) = mpsc::unbounded_channel();
     let workers = assignment.workers;
-    let pump = tokio::spawn(pump_events(actor, ordered, Arc::clone(run_state), workers.clone()));
-    Ok(WorkerProcess { workers, commands: orders, event_pump: pump })
+    let event_pump = tokio::spawn(pump_events(actor, received, Arc::clone(run_state), workers.clone()));
+    Ok(WorkerProcess { workers, commands, event_pump })
 }
 
-/// Copies a worker's events into the history until it ends.
+/// Reads a worker process's events and carries out commands for it, until the process ends. An
+/// error is a message about a process that failed.
 async fn pump_events(
     mut actor: Actor,
     mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
     run_state: Arc<RunState>,
     workers: Vec<(WorkerId, u32)>,
 ) -> Result<(), String> {
-    let all = |state: &WorkerState| {
+    let record_state = |state: &WorkerState| {
         for (worker, _) in &workers {
             run_state.record(Event::Worker { t: run_state.now(), worker: *worker, state: state.clone() });
         }
     };
     let mut killed = false;
     let mut open = true;
-    let mut left = workers.len();
+    let mut running_workers = workers.len();
     // The callers that wait until all events from before a stop have been read.
     let mut marker_waiters = VecDeque::new();
     loop {
@@ -196,11 +211,11 @@ async fn pump_events(
                     }
                 }
                 Ok(Ok(Some(event))) => {
-                    left -= usize::from(matches!(event, Event::Worker { state: WorkerState::Ended, .. }));
+                    running_workers -= usize::from(matches!(event, Event::Worker { state: WorkerState::Ended, .. }));
                     run_state.observe(event);
-                    // After its last event, do not wait for other processes that briefly have its
+                    // Do not wait for the end of its output: other processes may briefly have its
                     // pipe open.
-                    if left == 0 {
+                    if running_workers == 0 {
                         return await_exit(&mut actor, "sent its last event").await;
                     }
                 }
@@ -214,9 +229,10 @@ async fn pump_events(
                     return await_exit(&mut actor, "closed its output").await;
                 }
             },
-            order = commands.recv(), if open => match order {
+            command = commands.recv(), if open => match command {
                 Some(WorkerCommand::Kill(done)) => {
-                    // Read before the kill: its locks may be free at once.
+                    // The time is read before the kill, because the kill may free its locks at
+                    // once.
                     let t = run_state.now();
                     killed = actor.sigkill().is_ok();
                     for (worker, _) in &workers {
@@ -225,24 +241,24 @@ async fn pump_events(
                     acknowledge(done, killed);
                 }
                 Some(WorkerCommand::Stop(done)) => {
-                    all(&WorkerState::Stopped);
-                    // Its output may still be in the pipe: our marker follows it.
+                    record_state(&WorkerState::Stopped);
+                    // Its output may still be in the pipe; the marker comes after it.
                     if actor.sigstop().is_ok() {
                         match actor.inject_output_line(&OUTPUT_MARKER.into()).await {
                             Ok(()) => marker_waiters.push_back(done),
                             // Treated as if the worker had ended, which is the only likely reason.
-                            Err(_) if actor.sigcont().is_ok() => all(&WorkerState::Resumed),
+                            Err(_) if actor.sigcont().is_ok() => record_state(&WorkerState::Resumed),
                             Err(_) => {}
                         }
                     }
                 }
                 Some(WorkerCommand::Resume(done)) => {
                     let resumed = actor.sigcont().is_ok();
-                    all(&WorkerState::Resumed);
+                    record_state(&WorkerState::Resumed);
                     acknowledge(done, resumed);
                 }
                 Some(WorkerCommand::Shutdown) => {
-                    // The worker may have ended.
+                    // The send fails if the process has already ended.
                     let _ = actor.send(&serde_json::Value::Null).await;
                 }
                 None => open = false,
@@ -251,25 +267,25 @@ async fn pump_events(
     }
 }
 
-/// Parses a line; `None`: it is our own marker.
+/// Parses a line of a worker's output; `None`: it is the injected marker.
 fn parse_line(line: serde_json::Value) -> Result<Option<Event>, serde_json::Error> {
     if line == OUTPUT_MARKER { Ok(None) } else { serde_json::from_value(line).map(Some) }
 }
 
-/// Waits for the worker's exit, which has happened or is near.
+/// Waits for the process's exit. `activity` says in an error message what it did last.
 async fn await_exit(actor: &mut Actor, activity: &str) -> Result<(), String> {
     match actor.wait_exit(EXIT_TIMEOUT).await {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("a worker ended unexpectedly, with {status}:\n{}", actor.transcript())),
         Err(_) => Err(format!(
-            "a worker {activity}, and did not end within {EXIT_TIMEOUT:?}; its threads:\n{}\n{}",
+            "a worker {activity}, and did not exit within {EXIT_TIMEOUT:?}; its threads:\n{}\n{}",
             thread_states(actor.pid()),
             actor.transcript()
         )),
     }
 }
 
-/// What the threads of a process do, for an error message.
+/// The state, kernel function and system call of each thread of a process, for an error message.
 fn thread_states(pid: u32) -> String {
     let folder = Path::new("/proc").join(pid.to_string()).join("task");
     let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} does not exist", folder.display()) };
@@ -281,10 +297,11 @@ fn thread_states(pid: u32) -> String {
     lines.join("\n")
 }
 
-/// Reports that an order was carried out. If the sender is dropped instead, the process has ended.
+/// Answers the sender of a command if it was carried out. Otherwise dropping `done` tells it that
+/// the process has ended.
 fn acknowledge(done: oneshot::Sender<()>, is_done: bool) {
     if is_done {
-        // The receiver may be gone.
+        // The caller may have stopped waiting.
         let _ = done.send(());
     }
 }
@@ -294,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_last_event_leaves_the_full_exit_timeout() {
+    fn the_shutdown_bound_leaves_the_full_exit_timeout_after_the_latest_last_event() {
         for ttl in [Duration::from_millis(500), Duration::from_secs(10)] {
             // The longest wait for a lock, and a second for the call to end.
             let last_event = ttl * 5 + Duration::from_secs(1);

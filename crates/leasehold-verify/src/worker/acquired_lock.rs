@@ -1,4 +1,4 @@
-//! Acquires locks, with leasehold or without.
+//! Acquires, checks and releases locks, with leasehold or with plain Redis commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,12 @@ use super::naive;
 use super::recorder::Recorder;
 use crate::history::{Mode, OpId, Outcome, RunNanos};
 
-/// How locks are acquired.
+/// Where a worker acquires its locks.
 #[derive(Clone)]
 pub(super) enum LockBackend {
+    /// An engine of leasehold.
     Leasehold(Locks),
+    /// Plain Redis commands, in a negative control.
     Naive(Arc<naive::PlainLocks>),
 }
 
@@ -21,11 +23,13 @@ pub(super) enum LockBackend {
 pub(super) struct LockRequest {
     pub(super) lock: String,
     pub(super) mode: Mode,
+    /// The re-entrant owner; `None`: a new one for this request.
     pub(super) owner: Option<String>,
-    /// Its timeout; `None`: it does not wait.
+    /// How long it waits for the lock; `None`: it does not wait.
     pub(super) timeout: Option<Duration>,
+    /// Whether it campaigns in an election instead of acquiring a lock.
     pub(super) is_election: bool,
-    /// The description for other clients, by which the worker finds itself in the queue.
+    /// The description that other clients see, by which the worker finds its request in the queue.
     pub(super) description: String,
 }
 
@@ -37,11 +41,11 @@ pub(super) enum AcquiredLock {
 }
 
 impl LockBackend {
-    /// Requests the lock. `Err` is the outcome if it is not granted.
+    /// Requests the lock. `Err` is the outcome to record if it is not granted.
     pub(super) async fn acquire(&self, request: &LockRequest) -> Result<AcquiredLock, Outcome> {
         match self {
             Self::Leasehold(locks) => match acquire(locks, request).await {
-                Ok(Some(hand)) => Ok(hand),
+                Ok(Some(acquired)) => Ok(acquired),
                 Ok(None) => Err(Outcome::Busy),
                 Err(error) => Err(outcome_of_error(&error)),
             },
@@ -49,7 +53,7 @@ impl LockBackend {
         }
     }
 
-    /// Whether a client with this description is listed as a waiter or holder.
+    /// Whether the engine lists a waiter with this description.
     pub(super) async fn lists_waiter(&self, lock: &str, description: &str) -> bool {
         let Self::Leasehold(locks) = self else { return false };
         let Ok(view) = locks.inspect(lock).await else { return false };
@@ -61,23 +65,25 @@ impl LockBackend {
 #[derive(Clone, Debug)]
 pub(super) struct ObservedContender {
     claim: ClaimId,
-    /// 0: it waits.
+    /// The holder's token; 0: it is a waiter.
     pub(super) token: u64,
-    /// The call by which it holds or waits, if its description contains it.
+    /// The number of the call by which it holds or waits; `None`: its description contains none.
     pub(super) hold: Option<OpId>,
     /// How long it has held the lock, or waited for it.
     pub(super) age: Duration,
 }
 
-/// The description of a request, from which others learn its call.
+/// The description of a request, from which other workers learn the number of its call.
 pub(super) fn description_of(op: OpId) -> String {
     format!("{DESCRIPTION_PREFIX}{op:x}")
 }
 
+/// What a request's description has before the number of its call.
 const DESCRIPTION_PREFIX: &str = "verify ";
 
 impl LockBackend {
-    /// The current holders and waiters of a lock; none where claims cannot be evicted.
+    /// The current holders and waiters of a lock, in this order; empty if the engine supports no
+    /// force release or no inspection.
     pub(super) async fn list_contenders(&self, lock: &str) -> (Vec<ObservedContender>, Vec<ObservedContender>) {
         let Self::Leasehold(locks) = self else { return (Vec::new(), Vec::new()) };
         let can = locks.capabilities();
@@ -103,27 +109,28 @@ impl LockBackend {
         (holders, waiters)
     }
 
-    /// Force-releases a holder, or requests its release.
-    pub(super) async fn force_release(&self, lock: &str, seen: &ObservedContender, is_graceful: bool) -> Outcome {
+    /// Force-releases a holder or waiter or, with `is_graceful`, only asks a holder to release.
+    pub(super) async fn force_release(&self, lock: &str, target: &ObservedContender, is_graceful: bool) -> Outcome {
         let Self::Leasehold(locks) = self else {
-            return Outcome::Failed { error: "only leasehold supports evictions".to_owned() };
+            return Outcome::Failed { error: "plain Redis locks cannot be force-released".to_owned() };
         };
         if is_graceful {
-            return match locks.request_release(lock, seen.claim, "verify").await {
+            return match locks.request_release(lock, target.claim, "verify").await {
                 Ok(holder) => Outcome::Evicted { token: None, gone: holder.is_none() },
                 Err(error) => outcome_of_error(&error),
             };
         }
-        match locks.force_release(lock, seen.claim).await {
-            Ok(evicted) => {
-                let token: Option<Token> = evicted.fence_token;
-                Outcome::Evicted { token: token.map(|token| token.0), gone: evicted.contender.is_none() }
+        match locks.force_release(lock, target.claim).await {
+            Ok(released) => {
+                let token: Option<Token> = released.fence_token;
+                Outcome::Evicted { token: token.map(|token| token.0), gone: released.contender.is_none() }
             }
             Err(error) => outcome_of_error(&error),
         }
     }
 }
 
+/// Requests the lock from leasehold; `None`: another holder has it, and the request does not wait.
 async fn acquire(locks: &Locks, request: &LockRequest) -> leasehold::Result<Option<AcquiredLock>> {
     macro_rules! request {
         ($what:expr) => {{
@@ -160,7 +167,7 @@ async fn acquire(locks: &Locks, request: &LockRequest) -> leasehold::Result<Opti
     Ok(guard?.map(AcquiredLock::Guard))
 }
 
-/// The outcome that an error implies.
+/// The outcome to record for an error.
 pub(super) fn outcome_of_error(error: &Error) -> Outcome {
     match (error.kind(), error.effect()) {
         (ErrorKind::Timeout, _) => Outcome::TimedOut,
@@ -178,7 +185,7 @@ impl AcquiredLock {
         }
     }
 
-    /// Whether the lock may be relied on now.
+    /// Whether the holder may rely on the lock now.
     pub(super) fn is_held(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.is_held(),
@@ -187,7 +194,7 @@ impl AcquiredLock {
         }
     }
 
-    /// The deadline, unless the lease is renewed.
+    /// When the lease ends unless it is renewed.
     pub(super) fn deadline(&self, recorder: &Recorder) -> RunNanos {
         match self {
             Self::Guard(guard) => recorder.to_run_time(guard.deadline()),
@@ -196,7 +203,7 @@ impl AcquiredLock {
         }
     }
 
-    /// Waits for the loss; returns the reason.
+    /// Waits until the holder is notified that the lock is lost; returns the reason.
     pub(super) async fn lost(&self) -> String {
         match self {
             Self::Guard(guard) => guard.lost().await.to_string(),
@@ -205,7 +212,7 @@ impl AcquiredLock {
         }
     }
 
-    /// Waits for a release request.
+    /// Waits until the holder is asked to release.
     pub(super) async fn release_requested(&self) {
         match self {
             Self::Guard(guard) => guard.release_requested().await,
@@ -214,7 +221,7 @@ impl AcquiredLock {
         }
     }
 
-    /// Whether there is a release request.
+    /// Whether the holder was asked to release.
     pub(super) fn is_release_requested(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.is_release_requested(),
@@ -223,6 +230,7 @@ impl AcquiredLock {
         }
     }
 
+    /// Releases the lock; returns the outcome to record.
     pub(super) async fn release(self) -> Outcome {
         match self {
             Self::Guard(guard) => outcome_of_release(guard.release().await),
@@ -232,6 +240,7 @@ impl AcquiredLock {
     }
 }
 
+/// The outcome to record for a release.
 fn outcome_of_release(result: leasehold::Result<leasehold::ReleaseOutcome>) -> Outcome {
     match result {
         Ok(leasehold::ReleaseOutcome::Released) => Outcome::Released,

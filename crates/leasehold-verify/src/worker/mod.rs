@@ -1,5 +1,4 @@
-//! A worker: a process that acquires locks, holds them, uses the resource, and records what it
-//! observes.
+//! A worker: a process that acquires locks, holds them, uses the resource, and records its calls.
 //!
 //! The conductor starts it with an [`Assignment`] as the first line of its standard input. It
 //! prints a history's events to its standard output, and stops at the next input line or at the end
@@ -28,47 +27,47 @@ use crate::history::{Event, RunNanos, WorkerId, WorkerState, Workload};
 /// The first command-line argument of a worker.
 pub const WORKER_ARGUMENT: &str = "--leasehold-verify-worker";
 
-/// How locks are acquired: with leasehold, or with a common substitute.
+/// How workers acquire locks: with leasehold or, in a negative control, with plain Redis commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockImplementation {
-    /// With leasehold.
+    /// Locks are acquired with leasehold.
     #[default]
     Leasehold,
-    /// `SET NX PX` and a counter, on the current Redis master.
+    /// Locks are `SET NX PX` keys, and tokens come from a counter, on the current Redis master.
     PlainSet,
-    /// The same, and the holder uses the wall clock to decide whether it still holds the lock.
+    /// Like `PlainSet`, and the holder decides by the wall clock whether it still holds the lock.
     WallClock,
 }
 
-/// The parameters of a worker.
+/// The parameters of a worker process, which the conductor sends it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Assignment {
     /// The engine's URL.
     pub url: String,
     /// The TTL of all leases.
     pub ttl: Duration,
-    /// When the run began, on the machine's clock.
+    /// When the run began, on the machine's clock; the history's times count from then.
     pub origin: RunNanos,
-    /// The worker's numbers and lanes: one task each. More than one if locks live in one process.
+    /// The numbers and lanes of the workers in this process: one, or all of them if the engine is
+    /// `memory:`.
     pub workers: Vec<(WorkerId, u32)>,
-    /// What to do.
+    /// What the workers do.
     pub workload: Workload,
-    /// The locks to use.
+    /// The names of the locks, or of the scheduled job.
     pub locks: Vec<String>,
-    /// For each lane, its own locks on every server that keeps locks: it holds them all the time,
-    /// which shows whether a fault of one server loses locks on the others. No other lane requests
-    /// them.
+    /// For each lane, its anchor locks, one on every server that keeps locks. The lane holds them
+    /// during the whole run, which shows whether a fault of one server loses locks on the others.
     pub anchors: Vec<Vec<String>>,
-    /// The longest intended hold; some holds are longer than the TTL.
+    /// The longest time for which a lock is usually held; a few holds are longer than the TTL.
     pub max_hold: Duration,
-    /// Whether all holds are that long.
+    /// Whether every lock is held for exactly `max_hold`.
     pub has_constant_hold: bool,
-    /// The resource's socket.
+    /// The path of the resource's Unix socket.
     pub resource: PathBuf,
-    /// Whether the worker presents tokens to the resource.
+    /// Whether the workers present fencing tokens to the resource.
     pub presents_tokens: bool,
-    /// How locks are acquired.
+    /// How the workers acquire locks.
     pub lock_implementation: LockImplementation,
     /// Whether workers sometimes force-release each other's locks.
     pub force_releases: bool,
@@ -78,10 +77,10 @@ pub struct Assignment {
     pub history: Option<PathBuf>,
 }
 
-/// Runs a worker.
+/// Runs this process as a worker until the conductor ends it.
 ///
 /// # Errors
-/// A message, if it cannot start. Later errors are recorded in the history.
+/// A message, if the worker cannot start. Later errors are recorded in the history.
 pub fn main() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
@@ -90,40 +89,42 @@ pub fn main() -> Result<(), String> {
     done
 }
 
+/// Reads the assignment, runs the tasks of all workers in this process, and ends at the next input
+/// line.
 async fn run_workers() -> Result<(), String> {
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
-    let first = orders.next_line().await.map_err(|error| error.to_string())?;
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    let first = input.next_line().await.map_err(|error| error.to_string())?;
     let assignment: Assignment =
         serde_json::from_str(&first.unwrap_or_default()).map_err(|error| format!("invalid assignment: {error}"))?;
     let recorder = Recorder::new(assignment.origin, assignment.history.as_deref());
     let recorder = Arc::new(recorder.map_err(|error| format!("the history cannot be opened: {error}"))?);
-    let taker = open_backend(&assignment).await?;
+    let backend = open_backend(&assignment).await?;
     for (worker, lane) in &assignment.workers {
         recorder.worker_state(*worker, WorkerState::Started { lane: *lane, pid: std::process::id() });
     }
     let stop = leasehold_schedule::StopHandle::new();
     let mut tasks = JoinSet::new();
     for (worker, _) in assignment.workers.clone() {
-        let task = WorkerTask::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
+        let task = WorkerTask::new(worker, &assignment, &backend, &recorder, stop.clone()).await?;
         tasks.spawn(task.run());
     }
     for (worker, lane) in &assignment.workers {
         for lock in assignment.anchors.get(*lane as usize).into_iter().flatten() {
-            // A mutex, in every workload.
+            // Anchor locks are mutexes in every workload.
             let plain = Assignment { workload: Workload::Mutex, ..assignment.clone() };
-            let task = WorkerTask::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
+            let task = WorkerTask::new(*worker, &plain, &backend, &recorder, stop.clone()).await?;
             tasks.spawn(task.hold_anchor(lock.clone()));
         }
     }
     let stalls = tokio::spawn(recorder::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
-    // The next line, or the end of the input, is the stop order.
-    let _ = orders.next_line().await;
+    // The next line, or the end of the input, means that the run ends.
+    let _ = input.next_line().await;
     stop.stop();
     while let Some(ended) = tasks.join_next().await {
         ended.map_err(|error| error.to_string())?;
     }
     stalls.abort();
-    if let LockBackend::Leasehold(locks) = taker {
+    if let LockBackend::Leasehold(locks) = backend {
         if locks.capabilities().reach == leasehold::engine::Reach::Process {
             record_leftovers(&locks, &lock_names(assignment.workload, &assignment.locks), &recorder).await?;
         }
@@ -136,20 +137,22 @@ async fn run_workers() -> Result<(), String> {
     Ok(())
 }
 
-/// The prefix of the names of locks: a job's lock has its own name.
+/// What the engine's name of a lock has before its name in the assignment: the prefix of scheduled
+/// jobs' locks, otherwise nothing.
 pub(crate) fn lock_prefix(workload: Workload) -> &'static str {
     if workload == Workload::Ticks { leasehold_schedule::PREFIX } else { "" }
 }
 
-/// The names of the actual locks.
+/// The engine's names of these locks, or of these scheduled jobs' locks.
 pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
     let prefix = lock_prefix(workload);
     names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 
-/// Checks for leftovers where no other process can.
+/// Records which locks are still held or awaited, for an engine that other processes cannot
+/// inspect.
 async fn record_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
-    // Releases in the background must complete first.
+    // Releases that continue in the background must complete before the inspection.
     let _ = locks.flush().await;
     let mut left = 0;
     for name in names {
@@ -166,6 +169,7 @@ async fn record_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) 
     Ok(())
 }
 
+/// Opens the engine, and retries while it is unreachable.
 async fn open_backend(assignment: &Assignment) -> Result<LockBackend, String> {
     match assignment.lock_implementation {
         LockImplementation::Leasehold => {
@@ -180,9 +184,9 @@ async fn open_backend(assignment: &Assignment) -> Result<LockBackend, String> {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        hands => Ok(LockBackend::Naive(Arc::new(naive::PlainLocks::new(
+        implementation => Ok(LockBackend::Naive(Arc::new(naive::PlainLocks::new(
             assignment,
-            hands == LockImplementation::WallClock,
+            implementation == LockImplementation::WallClock,
         )?))),
     }
 }

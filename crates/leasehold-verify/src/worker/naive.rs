@@ -1,8 +1,8 @@
-//! Locks as programs implement them without leasehold, for the controls: the checker must detect
-//! their mistakes.
+//! Locks as programs implement them with plain Redis commands, for negative controls: the checker
+//! must find the violations that they cause.
 //!
-//! `SET key value NX PX ttl`, a token from `INCR`, and a delete of one's own value only. Plain
-//! commands on one Redis cannot do better; a fail-over loses both the key and the counter.
+//! A lock is `SET key value NX PX ttl`, its token comes from `INCR`, and a release deletes the key
+//! only if it has the holder's value. A fail-over loses both the key and the counter.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,25 +16,33 @@ use super::Assignment;
 use super::recorder::Recorder;
 use crate::history::{Outcome, RunNanos};
 
+/// A Lua script that deletes the lock's key if it has the holder's value; returns 1 if it did, else
+/// 0.
 const DELETE_OWN: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+/// The pause between two attempts to acquire a lock, or two checks of a held one.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a Redis command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How to find the master.
+/// How to find the Redis master.
 #[derive(Debug)]
 enum MasterAddress {
+    /// A single server at this address.
     Direct(SocketAddr),
+    /// The Sentinels to ask, and the name of the master.
     Sentinels(Vec<SocketAddr>, String),
 }
 
-/// A Redis to lock on.
+/// Plain locks on one Redis master.
 #[derive(Debug)]
 pub(super) struct PlainLocks {
     master_address: MasterAddress,
     ttl: Duration,
+    /// Whether holders decide by the wall clock, which can be set, whether they hold the lock.
     uses_wall_clock: bool,
     clock: Clock,
+    /// The open connection to the master; `None`: the next command connects.
     connection: Mutex<Option<RespClient>>,
 }
 
@@ -45,12 +53,15 @@ pub(super) struct PlainHold {
     key: String,
     value: String,
     pub(super) token: u64,
+    /// When the key expires, by the monotonic clock.
     deadline: Instant,
+    /// When the key expires, by the wall clock: the time since 1970.
     wall_deadline: Duration,
 }
 
 impl PlainLocks {
-    /// Parses the servers in the URL. With `uses_wall_clock`, holders use the wall clock.
+    /// Reads the servers' addresses from the engine's URL. Fails with a message if it is not a
+    /// Redis URL with IP addresses.
     pub(super) fn new(assignment: &Assignment, uses_wall_clock: bool) -> Result<Self, String> {
         let url = assignment.url.split('?').next().unwrap_or_default();
         let unknown = || "the plain lock needs redis://address:port or redis+sentinel://addresses/name".to_owned();
@@ -58,13 +69,13 @@ impl PlainLocks {
         let (hosts, name) = rest.split_once('/').unwrap_or((rest, ""));
         let addrs: Result<Vec<SocketAddr>, _> = hosts.split(',').map(str::parse).collect();
         let addrs = addrs.map_err(|_| unknown())?;
-        let way = match (scheme, addrs.as_slice()) {
+        let master_address = match (scheme, addrs.as_slice()) {
             ("redis", [addr]) => MasterAddress::Direct(*addr),
             ("redis+sentinel", _) => MasterAddress::Sentinels(addrs, name.to_owned()),
             _ => return Err(unknown()),
         };
         Ok(Self {
-            master_address: way,
+            master_address,
             ttl: assignment.ttl,
             uses_wall_clock,
             clock: Clock::system(),
@@ -72,6 +83,7 @@ impl PlainLocks {
         })
     }
 
+    /// Connects to the current master.
     async fn connect(&self) -> Result<RespClient, String> {
         let addr = match &self.master_address {
             MasterAddress::Direct(addr) => *addr,
@@ -99,7 +111,8 @@ impl PlainLocks {
         }
     }
 
-    /// Acquires the lock, and retries until the timeout.
+    /// Acquires the lock, and retries until the timeout; `None`: one attempt. `Err` is the outcome
+    /// to record if the lock is not acquired.
     pub(super) async fn acquire(self: &Arc<Self>, lock: &str, timeout: Option<Duration>) -> Result<PlainHold, Outcome> {
         let give_up = timeout.map(|wait| self.clock.now().saturating_add(wait));
         let key = format!("plain:{lock}");
@@ -139,6 +152,7 @@ impl PlainLocks {
     }
 }
 
+/// Asks the Sentinels, one after the other, for the address of the master; `None`: none answers.
 async fn query_master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr> {
     for sentinel in sentinels {
         let Ok(resp) = RespClient::connect(*sentinel).await else { continue };
@@ -152,13 +166,15 @@ async fn query_master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr
     None
 }
 
-/// The mistake itself: a clock that can be set.
-#[allow(clippy::disallowed_methods, reason = "the control shows what comes of it")]
+/// The time since 1970 by the wall clock, which can be set: to rely on it is the mistake that the
+/// control shows.
+#[allow(clippy::disallowed_methods, reason = "the negative control shows what this clock causes")]
 fn wall_clock() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl PlainHold {
+    /// Whether the holder believes that it holds the lock.
     pub(super) fn is_held(&self) -> bool {
         if self.locks.uses_wall_clock {
             wall_clock() < self.wall_deadline
@@ -167,7 +183,8 @@ impl PlainHold {
         }
     }
 
-    /// The deadline, by the clock that the holder uses.
+    /// When the key expires by the clock that the holder uses, as a time since the start of the
+    /// run.
     pub(super) fn deadline(&self, recorder: &Recorder) -> RunNanos {
         if self.locks.uses_wall_clock {
             recorder.now() + self.wall_deadline.saturating_sub(wall_clock()).as_nanos() as u64
@@ -176,6 +193,7 @@ impl PlainHold {
         }
     }
 
+    /// Waits until the TTL is over; returns the reason for the loss.
     pub(super) async fn lost(&self) -> String {
         while self.is_held() {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -183,6 +201,7 @@ impl PlainHold {
         "its TTL is over".to_owned()
     }
 
+    /// Deletes the lock's key if it is the holder's own; returns the outcome to record.
     pub(super) async fn release(self) -> Outcome {
         match self.locks.command(&["EVAL", DELETE_OWN, "1", &self.key, &self.value]).await {
             Ok(Reply::Integer(1)) => Outcome::Released,

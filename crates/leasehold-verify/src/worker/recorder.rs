@@ -1,4 +1,4 @@
-//! Records events as they happen.
+//! Writes a worker's events to the history as they happen.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,8 +11,9 @@ use leasehold::clock::{Clock, Instant};
 
 use crate::history::{self, Call, Event, OpId, Outcome, RunNanos, WorkerId, WorkerState};
 
-/// A pause of the process at least this long is recorded.
+/// The process records a stall if it ran this much later than it should have.
 const MIN_STALL: Duration = Duration::from_millis(20);
+/// How often the process checks whether it was stalled.
 const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Appends events to the history as they happen, and sends them to the conductor.
@@ -25,6 +26,8 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
+    /// Opens the history for appending. `origin` is when the run began, on the machine's clock.
+    ///
     /// # Errors
     /// If the history cannot be opened.
     pub(super) fn new(origin: RunNanos, history: Option<&Path>) -> io::Result<Self> {
@@ -32,28 +35,31 @@ impl Recorder {
         Ok(Self { clock: Clock::system(), origin, next_op: AtomicU32::new(1), file })
     }
 
-    /// The current time.
+    /// The time since the start of the run.
     pub(super) fn now(&self) -> RunNanos {
         self.to_run_time(self.clock.now())
     }
 
-    /// An instant in the history's time.
+    /// Converts an instant to a time since the start of the run.
     pub(super) fn to_run_time(&self, instant: Instant) -> RunNanos {
         instant.as_nanos().saturating_sub(self.origin)
     }
 
-    /// Records the beginning of a call, before it starts.
+    /// Records that a call is about to begin, and returns its number. `deadline` is when it should
+    /// end.
     pub(super) fn begin(&self, worker: WorkerId, deadline: Option<RunNanos>, call: Call) -> OpId {
         let op = self.next_op_id(worker);
         self.begin_with_id(worker, op, deadline, call);
         op
     }
 
-    /// A number for a call that is about to begin.
+    /// A new number for a call; its beginning is recorded with
+    /// [`begin_with_id`](Self::begin_with_id).
     pub(super) fn next_op_id(&self, worker: WorkerId) -> OpId {
         u64::from(worker) << 32 | u64::from(self.next_op.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Records that the call with this number is about to begin.
     pub(super) fn begin_with_id(&self, worker: WorkerId, op: OpId, deadline: Option<RunNanos>, call: Call) {
         self.write(&Event::Begin { t: self.now(), worker, op, due: deadline, call });
     }
@@ -63,19 +69,19 @@ impl Recorder {
         self.write(&Event::End { t: self.now(), op, outcome });
     }
 
+    /// Records a change of a worker's state.
     pub(super) fn worker_state(&self, worker: WorkerId, state: WorkerState) {
         self.write(&Event::Worker { t: self.now(), worker, state });
     }
 
-    /// Each line is one write: it does not mix with other writers' lines, and is complete when this
-    /// returns. It is in the file before any other process knows of it, so it survives the
-    /// conductor.
+    /// Appends an event to the history's file, in one write so that lines of several processes do
+    /// not mix, and then sends it to the conductor. Ends the process if either fails.
     pub(super) fn write(&self, event: &Event) {
         let line = history::to_json_line(event);
         if let Some(mut file) = self.file.as_ref()
             && let Err(error) = file.write_all(line.as_bytes())
         {
-            // The conductor reports this line.
+            // The conductor reports this message.
             let _ = writeln!(io::stderr(), "the history cannot be written: {error}");
             std::process::exit(1);
         }
@@ -87,7 +93,7 @@ impl Recorder {
     }
 }
 
-/// Records when this process did not run for a while.
+/// Records in a loop when this process did not run for a while. Never returns.
 pub(super) async fn watch_stalls(recorder: Arc<Recorder>, workers: Vec<(WorkerId, u32)>) {
     let mut last = recorder.now();
     loop {

@@ -1,4 +1,4 @@
-//! A worker's task: repeats its workload until the stop order.
+//! A worker's task: repeats its workload until the run ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,25 +13,28 @@ use crate::fenced_resource::{RegisterClient, Reply, Request};
 use crate::history::{Call, Event, Mode, OpId, Outcome, WorkerId, Workload};
 use crate::rng::Rng;
 
-/// The number of permits.
+/// How many permits the semaphore has in all.
 const PERMITS: u32 = 3;
-/// How often a holder checks whether it holds its lock.
+/// The pause between two checks of a held lock, and the longest one between two inspections of a
+/// queue.
 const CHECK_INTERVAL: Duration = Duration::from_millis(12);
-/// How long a worker that lost its lock waits for the notification.
+/// How long a worker whose check showed the loss of its lock waits for the notification of it.
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One in this many holds lasts longer than a lease without renewals.
+/// One in this many holds lasts longer than the TTL, so that its lease must be renewed.
 const LONG_HOLD_ODDS: u64 = 40;
-/// In one of this many rounds another worker's lock is force-released.
+/// Instead of acquiring a lock, a worker force-releases another one's with a probability of one in
+/// this many.
 const FORCE_RELEASE_ODDS: u64 = 12;
-/// How often to look for a holder, and how long to pause in between.
+/// How often a worker inspects a lock to find a holder to force-release.
 const MAX_HOLDER_QUERIES: u32 = 8;
-/// With a scheduled job, the longest pause between two attempts to evict a run.
+/// The longest pause between two force releases of a scheduled job's runs.
 const MAX_FORCE_RELEASE_PAUSE: Duration = Duration::from_secs(4);
 
-const LONGEST_PAUSE: Duration = Duration::from_millis(40);
+/// The longest random pause between two holds, if the first one went well.
+const MAX_PAUSE: Duration = Duration::from_millis(20);
 
-/// A worker.
+/// A worker: one task, which makes one call at a time.
 pub(super) struct WorkerTask {
     worker_id: WorkerId,
     assignment: Assignment,
@@ -40,19 +43,23 @@ pub(super) struct WorkerTask {
     resource: RegisterClient,
     rng: Rng,
     stop: StopHandle,
+    /// How many values it has written, from which the next value is made.
     write_count: u64,
 }
 
 /// A granted lock, with the task that watches for its loss.
 struct HeldLock {
+    /// The number of the call that acquired it.
     op: OpId,
     lock: Arc<AcquiredLock>,
-    /// Whether the history shows that it is not held any more.
+    /// Whether an `Unheld` event was recorded.
     is_loss_recorded: AtomicBool,
+    /// The task that records the notification of the loss.
     loss_watcher: tokio::task::JoinHandle<()>,
 }
 
 impl WorkerTask {
+    /// Connects a new worker to the resource.
     pub(super) async fn new(
         worker: WorkerId,
         assignment: &Assignment,
@@ -74,6 +81,7 @@ impl WorkerTask {
         })
     }
 
+    /// Repeats the workload until the run ends.
     pub(super) async fn run(mut self) {
         if self.assignment.workload == Workload::Ticks {
             if let LockBackend::Leasehold(locks) = &self.backend {
@@ -86,10 +94,11 @@ impl WorkerTask {
             return;
         }
         while !self.stop.is_stopped() {
-            let went_well = self.run_round().await;
-            let most =
-                if went_well { self.assignment.max_hold.min(LONGEST_PAUSE) / 2 } else { self.assignment.ttl / 4 };
-            let pause = self.random_pause(most);
+            let went_well = self.hold_once().await;
+            // After an error the engine gets more time.
+            let max_pause =
+                if went_well { (self.assignment.max_hold / 2).min(MAX_PAUSE) } else { self.assignment.ttl / 4 };
+            let pause = self.random_pause(max_pause);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.stop.stopped() => {}
@@ -102,7 +111,7 @@ impl WorkerTask {
         Duration::from_nanos(self.rng.below(max.as_nanos() as u64 + 1))
     }
 
-    /// Holds a lock as long as possible, and acquires it again after a loss.
+    /// Holds an anchor lock until the run ends, and acquires it again after a loss.
     pub(super) async fn hold_anchor(mut self, lock: String) {
         let pause = self.assignment.ttl / 8;
         while !self.stop.is_stopped() {
@@ -122,8 +131,9 @@ impl WorkerTask {
         }
     }
 
-    /// Acquires a lock, holds it and releases it. `false`: an error occurred.
-    async fn run_round(&mut self) -> bool {
+    /// Acquires a lock, holds it and releases it once or, now and then, force-releases another
+    /// worker's. `false`: the lock was not granted, or was lost.
+    async fn hold_once(&mut self) -> bool {
         let lock = self.rng.choose(&self.assignment.locks).cloned().unwrap_or_default();
         let workload = self.assignment.workload;
         if self.assignment.force_releases && self.rng.one_in(FORCE_RELEASE_ODDS) {
@@ -158,6 +168,7 @@ impl WorkerTask {
         self.release(held).await
     }
 
+    /// Requests a lock and records the call; `None`: it was not granted.
     async fn acquire(&mut self, lock: &str, mode: Mode, owner: Option<&str>, is_waiting: bool) -> Option<HeldLock> {
         let ttl = self.assignment.ttl;
         let wait = is_waiting.then(|| ttl * 3 + self.random_pause(ttl * 2));
@@ -173,13 +184,13 @@ impl WorkerTask {
         let due = self.recorder.now() + wait.unwrap_or(ttl).as_nanos() as u64;
         let call = Call::Lock { lock: lock.to_owned(), mode, owner: request.owner.clone(), waits: is_waiting };
         self.recorder.begin_with_id(self.worker_id, op, Some(due), call);
-        let taken = if self.assignment.workload == Workload::Queue {
-            let (recorder, taker) = (&self.recorder, &self.backend);
-            let mut taking = std::pin::pin!(taker.acquire(&request));
-            let seen = async {
+        let result = if self.assignment.workload == Workload::Queue {
+            let (recorder, backend) = (&self.recorder, &self.backend);
+            let mut acquiring = std::pin::pin!(backend.acquire(&request));
+            let record_queued = async {
                 // Inspections are load for the engine, too.
                 let mut pause = Duration::from_millis(2);
-                while !taker.lists_waiter(&request.lock, &request.description).await {
+                while !backend.lists_waiter(&request.lock, &request.description).await {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(CHECK_INTERVAL);
                 }
@@ -187,15 +198,15 @@ impl WorkerTask {
             };
             tokio::select! {
                 biased;
-                taken = &mut taking => taken,
-                () = seen => taking.await,
+                result = &mut acquiring => result,
+                () = record_queued => acquiring.await,
             }
         } else {
             self.backend.acquire(&request).await
         };
-        match taken {
+        match result {
             Ok(shared_lock) => {
-                // The deadline is read after the time: it can only be later.
+                // The time is read before the deadline, so the lock was certainly granted by then.
                 let t = self.recorder.now();
                 let deadline = shared_lock.deadline(&self.recorder);
                 let outcome = Outcome::Granted { token: shared_lock.token(), deadline };
@@ -209,22 +220,22 @@ impl WorkerTask {
         }
     }
 
-    /// Force-releases a lock's holder, preferably one that has held it for a while, and makes the
-    /// resource refuse it from then on.
+    /// Force-releases a holder or waiter of the lock, and presents the fence token to the resource,
+    /// which then refuses the force-released holder.
     async fn force_release_holder(&mut self, lock: &str) {
-        let Some((evicts, token)) =
+        let Some((op, fence_token)) =
             force_release(&self.assignment, &self.backend, &self.recorder, self.worker_id, lock).await
         else {
             return;
         };
         let registers = matches!(self.assignment.workload, Workload::Fenced | Workload::Counter);
         if registers && self.assignment.presents_tokens {
-            self.present_token(evicts, lock, Some(token)).await;
+            self.present_token(op, lock, Some(fence_token)).await;
         }
     }
 
-    /// Force-releases runs of a scheduled job until the stop order. An eviction that has begun is
-    /// completed.
+    /// Force-releases runs of the scheduled job, now and then, until the run of the test ends. A
+    /// force release that has begun is completed.
     async fn force_release_runs(&self) {
         let mut rng = self.rng.fork("evict runs");
         let lock = super::lock_names(Workload::Ticks, &self.assignment.locks).into_iter().next().unwrap_or_default();
@@ -240,7 +251,7 @@ impl WorkerTask {
         }
     }
 
-    /// Records when the holder is notified of the loss, and of a release request.
+    /// Starts a task that records when the holder is notified of the loss, or of a release request.
     fn watch_for_loss(&self, op: OpId, lock: AcquiredLock) -> HeldLock {
         let shared_lock = Arc::new(lock);
         let (watched, recorder) = (Arc::clone(&shared_lock), Arc::clone(&self.recorder));
@@ -260,8 +271,8 @@ impl WorkerTask {
         HeldLock { op, lock: shared_lock, is_loss_recorded: AtomicBool::new(false), loss_watcher: watch }
     }
 
-    /// Checks whether the lock is held, and records the result. The notification of the loss is
-    /// separate, see [`watch_for_loss`](Self::watch_for_loss).
+    /// Checks whether the lock is held, and records the result. Does not wait for the notification
+    /// of a loss, which [`watch_for_loss`](Self::watch_for_loss) records.
     fn check_held(&self, held: &HeldLock) -> bool {
         let t = self.recorder.now();
         let is_held = held.lock.is_held();
@@ -274,13 +285,13 @@ impl WorkerTask {
         is_held
     }
 
-    /// Holds the lock for a while, with repeated checks.
+    /// Checks the lock repeatedly for this duration; returns early if it is lost, the run ends, or
+    /// the holder is asked to release.
     async fn hold_for(&self, held: &HeldLock, duration: Duration) {
         let until = self.recorder.now() + duration.as_nanos() as u64;
         while self.check_held(held) && !self.stop.is_stopped() {
             let left = Duration::from_nanos(until.saturating_sub(self.recorder.now()));
-            // Every second holder obeys a release request; the others lose the lock at their
-            // deadline.
+            // Every other holder obeys a release request; the rest lose the lock at their deadline.
             let obeys = held.op.is_multiple_of(2) && held.lock.is_release_requested();
             if left.is_zero() || obeys {
                 return;
@@ -289,8 +300,8 @@ impl WorkerTask {
         }
     }
 
-    /// Reads a register and writes it some time later, without checking the lock again: as programs
-    /// do.
+    /// Reads a register, and writes it some time later without checking the lock just before, as
+    /// programs do.
     async fn read_then_write(&mut self, held: &HeldLock, lock: &str, duration: Duration) {
         self.read_register(held, lock).await;
         self.hold_for(held, duration).await;
@@ -306,15 +317,19 @@ impl WorkerTask {
         self.write_register(held, lock, value.unwrap_or(0) + 1).await;
     }
 
+    /// The token to present to the resource; `None`: this workload presents none.
     fn presented_token(&self, held: &HeldLock) -> Option<u64> {
         self.assignment.presents_tokens.then(|| held.lock.token())
     }
 
+    /// Reads a register under this hold; `None`: refused or failed. The inner value is `None` if
+    /// nothing was written yet.
     async fn read_register(&mut self, held: &HeldLock, register: &str) -> Option<Option<u64>> {
         self.present_token(held.op, register, self.presented_token(held)).await
     }
 
-    /// Reads a register, and presents a token to it.
+    /// Reads a register and presents this token to it; `None`: refused or failed. The inner value
+    /// is `None` if nothing was written yet.
     async fn present_token(&mut self, hold: OpId, register: &str, token: Option<u64>) -> Option<Option<u64>> {
         let call = Call::Read { hold, register: register.to_owned(), token };
         let op = self.recorder.begin(self.worker_id, None, call);
@@ -328,6 +343,7 @@ impl WorkerTask {
         value
     }
 
+    /// Writes this value to a register under this hold, and records the call.
     async fn write_register(&mut self, held: &HeldLock, register: &str, value: u64) {
         let (hold, token) = (held.op, self.presented_token(held));
         let call = Call::Write { hold, register: register.to_owned(), token, value };
@@ -341,13 +357,15 @@ impl WorkerTask {
         self.recorder.end(op, outcome);
     }
 
+    /// Releases the lock and records the call. `false`: the lock was lost, or the release failed.
     async fn release(&self, mut held: HeldLock) -> bool {
-        // Without a notification by then, the holder never got one; the checker reports that.
+        // If no notification of the loss comes in time, none is recorded, and the checker reports
+        // that.
         let notified =
             !self.check_held(&held) && tokio::time::timeout(NOTIFICATION_TIMEOUT, &mut held.loss_watcher).await.is_ok();
         if !notified {
             held.loss_watcher.abort();
-            // It may be recording its last event.
+            // Wait for the task, which may be recording its last event.
             let _ = held.loss_watcher.await;
         }
         let Ok(shared_lock) = Arc::try_unwrap(held.lock).map_err(drop) else { return false };
@@ -360,9 +378,9 @@ impl WorkerTask {
     }
 }
 
-/// Finds a holder of a lock and force-releases it, or, every third time, requests its release.
-/// Every fourth time it force-releases a waiter, if there is one. Returns the call, and the fence
-/// token if the holder was still there.
+/// Force-releases a holder of a lock. Every third time it only asks the holder to release, and
+/// every fourth time it force-releases a waiter, if there is one. Returns the number of the call
+/// and the fence token; `None`: no target was found, it was already gone, or there is no token.
 async fn force_release(
     assignment: &Assignment,
     backend: &LockBackend,
@@ -379,19 +397,19 @@ async fn force_release(
             break;
         }
         found = holders.into_iter().max_by_key(|one| one.age);
-        // Without a pause: most holders hold it only briefly. Even so, the holder may have
-        // released, which must do no harm.
+        // Most holders hold it only briefly, so there is no pause before the force release. If the
+        // target releases just before, the force release must do no harm.
         if found.as_ref().is_some_and(|one| one.age > assignment.max_hold || number > MAX_HOLDER_QUERIES / 2) {
             break;
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
-    let seen = found?;
-    let graceful = op.is_multiple_of(3) && seen.token > 0;
-    let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token, graceful };
+    let target = found?;
+    let graceful = op.is_multiple_of(3) && target.token > 0;
+    let call = Call::Evict { lock: lock.to_owned(), hold: target.hold, token: target.token, graceful };
     let due = recorder.now() + assignment.ttl.as_nanos() as u64;
     recorder.begin_with_id(worker, op, Some(due), call);
-    let outcome = backend.force_release(lock, &seen, graceful).await;
+    let outcome = backend.force_release(lock, &target, graceful).await;
     let token = if let Outcome::Evicted { token, gone: false } = outcome { token } else { None };
     recorder.end(op, outcome);
     token.map(|token| (op, token))

@@ -1,4 +1,4 @@
-//! A scheduled job on every worker.
+//! Runs the scheduled job of the workload `ticks`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use leasehold_schedule::{Crash, Job, Missed, StopHandle, run_until};
 use super::recorder::Recorder;
 use crate::history::{Call, Outcome, WorkerId};
 
-/// The pause before a retry.
+/// The pause before the job is started again after an error.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs a job that is due every second until the stop order; with `is_at_most_once`, each tick
-/// starts at most once.
+/// Runs a job that is due every second, and whose work takes `hold`, until `stop`. With
+/// `is_at_most_once` each tick is started at most once; otherwise a lost attempt is repeated.
 pub(super) async fn run_job(
     locks: &Locks,
     names: &[String],
@@ -40,7 +40,7 @@ pub(super) async fn run_job(
                 Ok::<(), Infallible>(())
             }
         };
-        // It returns at the stop order, or if the engine fails for too long: then it is retried.
+        // It returns at `stop`, or with an error if the engine fails for too long.
         if run_until(locks, job, stop, work).await.is_err() {
             tokio::time::sleep(RETRY_PAUSE).await;
         }

@@ -1,4 +1,4 @@
-//! `leasehold verify`, run as a user does.
+//! Tests the command `leasehold verify`, run as a user runs it.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::path::Path;
@@ -12,17 +12,19 @@ use tempfile::TempDir;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
 
+/// Runs the command in this folder, with exceeded time bounds only reported.
 pub(crate) fn run_verify(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
-    // Durations on a busy machine prove nothing here.
     command.args(arguments).args(["--late", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
     command.output().expect("it runs")
 }
 
+/// What the command printed to standard output and standard error.
 pub(crate) fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// The JSON that the command printed with `--json`.
 pub(crate) fn output_json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output_text(output)))
 }
@@ -61,7 +63,7 @@ fn violations_in_a_history_are_found_and_reported() {
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let history = folder.path().join("verify-memory-mutex-1.jsonl");
     let lines = std::fs::read_to_string(&history).expect("a history");
-    // Gives every grant the same token.
+    // Forge the history: every grant gets the same token.
     let forged: Vec<String> = lines
         .lines()
         .map(|line| {
@@ -80,7 +82,7 @@ fn violations_in_a_history_are_found_and_reported() {
         "{}",
         output_text(&check)
     );
-    // With the guard off, the same history is the expected result.
+    // In a negative control, the same history is the expected result.
     let control = forged.concat().replace("\"guard\":true", "\"guard\":false");
     std::fs::write(&history, control).expect("written");
     let check = run_verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
@@ -122,7 +124,7 @@ fn an_interrupted_run_is_checked_and_reported() {
     assert!(output_text(&unwritable).starts_with("CUT SHORT"), "{}", output_text(&unwritable));
 }
 
-/// Everything recorded by then is in the file, and no worker survives the conductor.
+/// If the conductor is killed, every recorded event is in the file, and its workers end.
 #[test]
 fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
     let folder = folder();
@@ -144,7 +146,7 @@ fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
         .filter_map(|event| event["state"]["pid"].as_u64().or_else(|| event["pid"].as_u64()))
         .collect();
     assert!(pids.len() >= 4, "the workers report their process ids: {pids:?}");
-    // Workers that got no stop order have ended, too.
+    // The workers end although the conductor did not ask them to. Zombies (state Z) have ended.
     let stat = |pid: &u64| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     wait_for(|| pids.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
     assert!(lines().starts_with(&recorded), "written events stay");
@@ -158,6 +160,7 @@ fn a_killed_run_loses_no_event_and_leaves_no_worker_behind() {
     assert!(grants >= Some(recorded.matches("granted").count() as u64), "{grants:?}");
 }
 
+/// Waits until the condition is true, for at most two minutes.
 fn wait_for(condition: impl Fn() -> bool) {
     let is_true = (0..6000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -193,13 +196,13 @@ fn wrong_usage_is_refused_before_anything_starts() {
         (&["--local", "redis", "--faults", "none,stop"], "none cannot be combined"),
         (&["--local", "redis", "--seed", "-1"], "invalid value '-1'"),
         (&["--local", "redis", "--faults", "kill", "--times", "0"], "use `--faults none` for no faults"),
-        // In one process all workers are killed or stopped together, with all guarantees.
+        // With `memory:` all workers share one process, so that a kill would end them all.
         (&["--engine", "memory:", "--faults", "kill"], "lives in one process"),
         (&["--engine", "MEMORY:", "--faults", "cut"], "lives in one process"),
         (&["--engine", "memory:", "--faults", "crash"], "lives in one process"),
         (
             &["--local", "memory", "--workload", "unfenced", "--faults", "stop", "--guard", "off"],
-            "no guard to turn off",
+            "no safeguard to turn off",
         ),
         (&["--engine", "nothing://here"], "nothing"),
         (&["--engine", "rediss://localhost", "--faults", "cut"], "rediss"),
@@ -252,10 +255,10 @@ fn completions_offer_every_name() {
 }
 
 /// The command lines of a process and its children, as the kernel shows them to every user.
-fn command_lines(of: u32) -> String {
-    let mut all = vec![of.to_string()];
-    // Each thread has the children that it started.
-    for thread in std::fs::read_dir(format!("/proc/{of}/task")).expect("its threads") {
+fn command_lines(pid: u32) -> String {
+    let mut all = vec![pid.to_string()];
+    // The kernel lists the children of each thread separately.
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads") {
         let children = thread.map(|thread| thread.path().join("children")).and_then(std::fs::read_to_string);
         all.extend(children.unwrap_or_default().split_whitespace().map(str::to_owned));
     }
@@ -292,7 +295,8 @@ async fn a_password_on_the_command_line_is_hidden_from_other_users() {
     }
 }
 
-/// As `leasehold run` does: one line names the file and the remedy.
+/// The command warns, in one line with the remedy, if every user can read a password file. So does
+/// `leasehold run`.
 #[test]
 fn a_password_file_that_every_user_can_read_is_warned_of() {
     use std::os::unix::fs::PermissionsExt;

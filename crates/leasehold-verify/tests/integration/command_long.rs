@@ -1,4 +1,4 @@
-//! `leasehold verify`, run as a user does: the slow tests.
+//! Tests the command `leasehold verify`, run as a user runs it: the slow tests.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ async fn an_engine_without_inspection_is_tested() {
     assert!(leaks["state"] == "untested" && leaks["figure"] == "not inspected", "{leaks}");
 }
 
-/// By default a deployment gets every fault that can be caused from outside, and no other.
+/// With `--engine`, `all` means every fault of the workers and the network, and no server fault.
 #[tokio::test]
 async fn a_remote_engine_gets_every_connection_fault() {
     let (folder, server) = (folder(), redis::start().await.expect("a server"));
@@ -35,7 +35,7 @@ async fn a_remote_engine_gets_every_connection_fault() {
     let expected = ["kill", "stop", "cut", "lost-reply", "delay", "duplicate", "partition"];
     assert_eq!(output_json(&run)["header"]["faults"], serde_json::json!(expected), "{}", output_text(&run));
     assert!(server.is_awake());
-    // Four of one kind.
+    // `--times 4` causes four faults of one kind.
     let run = run_verify(
         folder.path(),
         &["--engine", &server.url(), "--faults", "cut", "--times", "4", "--ops", "200", "--ttl", "1s", "--json"],

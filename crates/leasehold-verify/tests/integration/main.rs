@@ -1,4 +1,4 @@
-//! The checker, the report and the deployments of `leasehold-verify`.
+//! Tests the checker, the reports, the deployments and the command of `leasehold-verify`.
 
 mod checker;
 mod command;

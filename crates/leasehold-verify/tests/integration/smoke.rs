@@ -1,7 +1,7 @@
-//! One short history per class of faults, spread over the engines, and a control that the checker
-//! must detect. Time bounds are only reported here.
+//! Runs one short history for each class of faults, spread over the engines, and a negative control
+//! that the checker must detect. Exceeded time bounds are only reported.
 //!
-//! Every engine under every fault, many times, is in `histories.rs`.
+//! `histories.rs` runs every engine under every fault, many times.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::path::PathBuf;
@@ -11,24 +11,27 @@ use leasehold_verify::checker::{CheckOptions, TimeBounds, check_with};
 use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::history::{Event, FaultKind, Workload};
 use leasehold_verify::matrix::{self, MatrixOptions};
-use leasehold_verify::runner::{Conductor, Control, EngineTarget, Run, RunError, RunLength, RunSettings};
+use leasehold_verify::runner::{
+    Conductor, ConductorOptions, EngineTarget, NegativeControl, RunError, RunLength, RunOptions,
+};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Calls in a history, and ticks in one of a schedule.
+/// How many calls a history has.
 const CALLS_PER_HISTORY: u64 = 60;
+/// How many ticks a history of a scheduled job has.
 const TICKS_PER_HISTORY: u64 = 5;
-/// Histories that run concurrently.
+/// How many histories run concurrently.
 const MAX_CONCURRENT: usize = 2;
-/// With an even seed, a scheduled job starts each tick at most once.
+/// The seed of all histories. It is even, so a scheduled job starts each tick at most once.
 const SEED: u64 = 4;
 const CHECK_OPTIONS: CheckOptions = CheckOptions { time_bounds: TimeBounds::Report };
 
-/// The control needs a worker that writes while a holder is stopped. In a history without one there
-/// is nothing to detect, and the next seed has to show it.
+/// How many seeds of the negative control are tried. In a history in which no other worker writes
+/// while a holder is stopped, there is nothing to detect.
 const CONTROL_SEEDS: u64 = 8;
 
-/// The slowest come first.
+/// The engine, fault and workload of each history; the slowest come first.
 const HISTORIES: [(LocalEngine, Option<FaultKind>, Workload); 17] = [
     (LocalEngine::RedisSentinel, Some(FaultKind::Failover), Workload::Ticks),
     (LocalEngine::Zookeeper, Some(FaultKind::Cut), Workload::Election),
@@ -53,9 +56,10 @@ fn worker_program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_leasehold-soak"))
 }
 
+/// Starts the engine and runs one history with one fault.
 async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, RunError> {
     let faults = Vec::from_iter(fault);
-    let settings = RunSettings {
+    let conductor_options = ConductorOptions {
         target: EngineTarget::Local(local),
         faults: faults.clone(),
         control: None,
@@ -63,25 +67,25 @@ async fn run_history(local: LocalEngine, fault: Option<FaultKind>, workload: Wor
         option: None,
         worker: worker_program(),
     };
-    let mut conductor = Conductor::open(settings).await?;
+    let mut conductor = Conductor::open(conductor_options).await?;
     let length = RunLength::Calls(if workload == Workload::Ticks { TICKS_PER_HISTORY } else { CALLS_PER_HISTORY });
-    let run = Run { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
+    let run =
+        RunOptions { workload, fault_count: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };
     conductor.run(&run, |_| ()).await
 }
 
-/// If the servers could not be started or did not do what they were ordered to, the history proves
-/// nothing, and is run once more on fresh servers. No other error is retried, and no history that
-/// ran to its end.
+/// Runs a history and checks it; returns an error message if it does not pass. If the machine or a
+/// server was the cause of an error, the history is run once more on fresh servers.
 async fn check_history(local: LocalEngine, fault: Option<FaultKind>, workload: Workload) -> Result<(), String> {
     let name = format!("{local} under {}, {workload}", fault.map_or("nothing", FaultKind::as_str));
     let events = match run_history(local, fault, workload).await {
-        Err(trouble) if trouble.is_transient() => {
-            println!("{name}: retried: {trouble}");
+        Err(error) if error.is_transient() => {
+            println!("{name}: retried: {error}");
             run_history(local, fault, workload).await
         }
-        performed => performed,
+        result => result,
     };
-    let events = events.map_err(|trouble| format!("{name}: {trouble}"))?;
+    let events = events.map_err(|error| format!("{name}: {error}"))?;
     let verdict = tokio::task::block_in_place(|| check_with(&events, CHECK_OPTIONS));
     for late in &verdict.late {
         println!("{name}: late, only reported: {}", late.title);
@@ -99,13 +103,13 @@ async fn check_history(local: LocalEngine, fault: Option<FaultKind>, workload: W
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_history_of_each_fault_keeps_every_guarantee() {
-    let (turns, mut running) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), JoinSet::new());
+    let (permits, mut running) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), JoinSet::new());
     // Only root can fill up a separate disk.
     let can = |local: LocalEngine, fault: Option<FaultKind>| fault.is_none_or(|fault| local.check_fault(fault).is_ok());
     for (local, fault, workload) in HISTORIES.into_iter().filter(|(local, fault, _)| can(*local, *fault)) {
-        let turns = Arc::clone(&turns);
+        let permits = Arc::clone(&permits);
         running.spawn(async move {
-            let _turn = turns.acquire_owned().await.expect("it is not closed");
+            let _permit = permits.acquire_owned().await.expect("it is not closed");
             check_history(local, fault, workload).await
         });
     }
@@ -117,7 +121,7 @@ async fn one_history_of_each_fault_keeps_every_guarantee() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_register_without_fencing_is_detected() {
     for seed in 1..=CONTROL_SEEDS {
-        let extent = MatrixOptions {
+        let options = MatrixOptions {
             histories: 1,
             calls: 0,
             ticks: 0,
@@ -129,7 +133,7 @@ async fn a_register_without_fencing_is_detected() {
             violations_dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("smoke-control"),
             check_options: CHECK_OPTIONS,
         };
-        let found = matrix::run_control(Control::NoFencing, &extent, |words| println!("{words}")).await;
+        let found = matrix::run_control(NegativeControl::NoFencing, &options, |line| println!("{line}")).await;
         if found.expect("a run") == (1, 1) {
             return;
         }
@@ -138,8 +142,8 @@ async fn a_register_without_fencing_is_detected() {
     panic!("no violation was detected with {CONTROL_SEEDS} seeds");
 }
 
-/// Covers every class of faults except the leader's, which needs an ensemble, and those of a
-/// cluster that take longer than a moving slot.
+/// The histories cover every kind of fault except `leader`, which needs an ensemble, and `hang` and
+/// `grow`, which take long on a cluster.
 #[test]
 fn every_class_of_faults_is_covered() {
     let missing = |fault: &&FaultKind| !HISTORIES.iter().any(|(_, other, _)| *other == Some(**fault));

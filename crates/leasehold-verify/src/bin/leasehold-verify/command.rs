@@ -1,4 +1,4 @@
-//! `leasehold verify`: load, faults, a recorded history, a checker and a report.
+//! The command `leasehold verify`: its options, the run, and the report.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,16 @@ use leasehold_command::{output, secret};
 use leasehold_verify::checker::{CheckOptions, TimeBounds};
 use leasehold_verify::deployment::{LocalEngine, UrlOption, supported_faults};
 use leasehold_verify::history::{self, Event, FaultKind, Workload};
-use leasehold_verify::runner::{Conductor, Control, EngineTarget, Progress, Run, RunError, RunLength, RunSettings};
+use leasehold_verify::runner::{
+    Conductor, ConductorOptions, EngineTarget, NegativeControl, Progress, RunError, RunLength, RunOptions,
+};
 use leasehold_verify::verdict::Verdict;
 use leasehold_verify::{checker, report};
 use rustix::termios::isatty;
 use serde::Serialize;
 use tokio::signal::unix::{self, SignalKind};
 
-/// A guarantee was broken, or the checker did not detect a control.
+/// The exit code if a guarantee was broken, or the checker did not detect a negative control.
 const EXIT_VIOLATION: u8 = 1;
 
 // Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
@@ -38,7 +40,7 @@ Workloads:
   rwlock      readers and writers
   semaphore   some of a number of permits
   fenced      holders write to a register that refuses old tokens (default)
-  unfenced    the same without refusals: what fencing is for
+  unfenced    the same without refusals: shows what fencing prevents
   counter     holders read a number and write the next one, with their tokens
   queue       all wait in the queue: first come, first served
   election    candidates and one leader
@@ -149,7 +151,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_enum, default_value_t = Switch::On)]
     guard: Switch,
     /// Whether an exceeded time bound fails the run or is only reported: recovery, a deadline plus
-    /// one second, the notification of a loss or an eviction, the progress of ticks
+    /// one second, the notification of a loss or a force release, the progress of ticks
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LateMode::Fail)]
     late: LateMode,
     /// The folder for the history and the report [default: the current one; with --check, the
@@ -164,7 +166,7 @@ pub(crate) struct VerifyArgs {
     json: bool,
 }
 
-/// The URL, even if this program has hidden its password.
+/// The URL with its password, even after this program has hidden the password on its command line.
 fn reveal_url(url: &str) -> Result<String, std::convert::Infallible> {
     Ok(secret::original_url(url))
 }
@@ -180,7 +182,7 @@ impl VerifyArgs {
     }
 }
 
-/// How exceeded time bounds are treated.
+/// Whether exceeded time bounds fail the run: the option `--late`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LateMode {
     Fail,
@@ -198,16 +200,19 @@ impl LateMode {
     }
 }
 
+/// The value of the option `--guard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,
     Off,
 }
 
+/// Parses an option's value by its type's `FromStr`.
 fn parse_from_str<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
     text.parse()
 }
 
+/// Runs the command; returns its exit code.
 pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     if let Some(file) = &options.check {
         return recheck(file, &options);
@@ -225,63 +230,64 @@ pub(crate) async fn run_verify(options: VerifyArgs) -> Result<u8, Failure> {
     };
     let history = history_path(&options, &target, control.is_some())?;
     let worker = std::env::current_exe().map_err(|error| Failure::system("cannot find this program's path", error))?;
-    let settings =
-        RunSettings { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
-    let mut ticker = ProgressLine::new();
-    ticker.print("starting");
+    let conductor_options =
+        ConductorOptions { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
+    let mut progress_line = ProgressLine::new();
+    progress_line.print("starting");
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot set signal handlers", error))?;
     let opened = tokio::select! {
-        opened = Conductor::open(settings) => opened,
+        opened = Conductor::open(conductor_options) => opened,
         number = signals.next() => {
-            ticker.clear();
+            progress_line.clear();
             return Ok(exit::signal_exit_code(number));
         }
     };
-    let mut conductor = opened.map_err(|problem| ticker.failure(problem))?;
-    let run = Run {
+    let mut conductor = opened.map_err(|problem| progress_line.failure(problem))?;
+    let run = RunOptions {
         workload: options.workload,
         faults,
-        // A single fault may not reveal a control.
+        // One fault may not be enough to show a violation of a negative control.
         fault_count: options.times.or(control.filter(|_| options.ops.is_some()).map(|control| control.run_size().1)),
         workers: options.workers,
         length: options.ops.map_or(RunLength::ForDuration(options.lasts), RunLength::Calls),
         seed: options.seed,
         history: Some(history.clone()),
     };
-    let begun = fs::metadata(&history).and_then(|old| old.modified()).ok();
+    let old_modified_at = fs::metadata(&history).and_then(|old| old.modified()).ok();
     let performed = tokio::select! {
-        performed = conductor.run(&run, |progress| ticker.show_progress(progress)) => performed.map_err(EarlyEnd::Failed),
+        performed = conductor.run(&run, |progress| progress_line.show_progress(progress)) => performed.map_err(EarlyEnd::Failed),
         number = signals.next() => Err(EarlyEnd::Signal(number)),
     };
-    // All servers that were started here stop before any further output.
+    // Stop all servers that were started, before any further output.
     drop(conductor);
-    ticker.print("checking");
+    progress_line.print("checking");
     let (events, cut) = match performed {
         Ok(events) => (events, None),
-        Err(cut) => match load_partial_history(&history, begun) {
+        Err(cut) => match load_partial_history(&history, old_modified_at) {
             Some(events) => (events, Some(cut)),
-            None => return cut.into_exit_code(&ticker),
+            None => return cut.into_exit_code(&progress_line),
         },
     };
-    let judge = options.late.check_options();
-    let checking = tokio::task::spawn_blocking(move || (checker::check_with(&events, judge), events));
+    let check_options = options.late.check_options();
+    let checking = tokio::task::spawn_blocking(move || (checker::check_with(&events, check_options), events));
     let (verdict, events) = tokio::select! {
         checked = checking => checked.map_err(|error| Failure::system("the check ended", error))?,
-        number = signals.next() => return EarlyEnd::Signal(number).into_exit_code(&ticker),
+        number = signals.next() => return EarlyEnd::Signal(number).into_exit_code(&progress_line),
     };
-    ticker.clear();
+    progress_line.clear();
     let exit_code = report(&events, &verdict, &history, &options)?;
     match cut {
-        // A broken guarantee counts even if the run failed.
+        // A broken guarantee decides the exit code even if the run failed.
         Some(EarlyEnd::Failed(problem)) if control.is_none() && !verdict.has_no_violations() => {
             output::print_message(&problem.to_string());
             Ok(EXIT_VIOLATION)
         }
-        Some(cut) => cut.into_exit_code(&ticker),
+        Some(cut) => cut.into_exit_code(&progress_line),
         None => Ok(exit_code),
     }
 }
 
+/// Parses the value of `--times`, which must not be 0.
 fn parse_fault_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1; use `--faults none` for no faults".to_owned()),
@@ -290,15 +296,12 @@ fn parse_fault_count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The control to run with the guard off.
-fn control_for(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
-    Control::for_run(target, workload, faults).map_err(|choice| {
-        // The message stays in one piece: it lists the possible controls.
-        Failure::usage(choice)
-    })
+/// The negative control to run with `--guard off`.
+fn control_for(target: &EngineTarget, workload: Workload, faults: &[FaultKind]) -> Result<NegativeControl, Failure> {
+    NegativeControl::for_run(target, workload, faults).map_err(Failure::usage)
 }
 
-/// The history's path, in a folder that exists.
+/// The path of the history's file; creates its folder.
 fn history_path(options: &VerifyArgs, target: &EngineTarget, is_control: bool) -> Result<PathBuf, Failure> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from("."));
     fs::create_dir_all(&out).map_err(|error| write_failure(&out, &error))?;
@@ -310,25 +313,29 @@ fn history_path(options: &VerifyArgs, target: &EngineTarget, is_control: bool) -
     Ok(out.join(format!("verify-{name}-{}-{}{suffix}.jsonl", options.workload, options.seed)))
 }
 
-/// Why a run was cut short.
+/// Why a run ended before it completed.
 enum EarlyEnd {
+    /// It failed with this error.
     Failed(RunError),
+    /// This signal ended it.
     Signal(i32),
 }
 
 impl EarlyEnd {
-    fn into_exit_code(self, ticker: &ProgressLine) -> Result<u8, Failure> {
+    /// The exit code after a signal, or the failure to report.
+    fn into_exit_code(self, progress_line: &ProgressLine) -> Result<u8, Failure> {
         match self {
-            Self::Failed(problem) => Err(ticker.failure(problem)),
+            Self::Failed(problem) => Err(progress_line.failure(problem)),
             Self::Signal(number) => {
-                ticker.clear();
+                progress_line.clear();
                 Ok(exit::signal_exit_code(number))
             }
         }
     }
 }
 
-/// The history of a run that was cut short; `None` if it had not written any event.
+/// The events of a run that ended early. `None`: it wrote none, so the file is still an older one,
+/// which was modified at `old_modified_at`, or does not exist.
 fn load_partial_history(history: &Path, old_modified_at: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
     let now = fs::metadata(history).and_then(|new| new.modified()).ok()?;
     if old_modified_at == Some(now) {
@@ -337,7 +344,7 @@ fn load_partial_history(history: &Path, old_modified_at: Option<std::time::Syste
     history::parse(&history::load(history).ok()?).ok().filter(|events| !events.is_empty())
 }
 
-/// The signals that end a run early.
+/// The signals that end a run early: SIGINT, SIGTERM and SIGHUP, each with its number.
 struct Signals([(i32, unix::Signal); 3]);
 
 impl Signals {
@@ -348,6 +355,7 @@ impl Signals {
         Ok(Self([a?, b?, c?]))
     }
 
+    /// Waits for one of the signals; returns its number.
     async fn next(&mut self) -> i32 {
         let [a, b, c] = &mut self.0;
         tokio::select! {
@@ -358,6 +366,7 @@ impl Signals {
     }
 }
 
+/// Checks an existing history again, and writes its report: the option `--check`.
 fn recheck(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let text =
         history::load(file).map_err(|error| Failure::usage(format!("{} cannot be read: {error}", file.display())))?;
@@ -366,9 +375,10 @@ fn recheck(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     report(&events, &verdict, file, options)
 }
 
-/// The verdict as JSON.
+/// What `--json` prints: the verdict, and the paths of the history and the report.
 #[derive(Serialize)]
 struct JsonVerdict<'a> {
+    /// Whether the exit code is 0.
     passed: bool,
     history: String,
     report: String,
@@ -376,13 +386,14 @@ struct JsonVerdict<'a> {
     verdict: &'a Verdict,
 }
 
-/// Writes the report beside the history, and the verdict to standard output.
+/// Writes the report beside the history or to `--out`, and the verdict to standard output; returns
+/// the exit code.
 fn report(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let mut page = history.with_extension("html");
     if let (Some(out), Some(name)) = (&options.out, page.file_name()) {
         page = out.join(name);
     }
-    let drawn = write_report(events, verdict, &page, options);
+    let written = write_report(events, verdict, &page, options);
     let passed = verdict.is_as_expected();
     if options.json {
         let (history, report) = (history.display().to_string(), page.display().to_string());
@@ -391,15 +402,15 @@ fn report(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyA
         let colour = isatty(io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let width = usize::from(output::terminal_width().unwrap_or(100)).min(120);
         output::write_stdout(&report::text::verdict(verdict, width, colour))?;
-        let report = if drawn.is_ok() { format!("report   {}\n", page.display()) } else { String::new() };
+        let report = if written.is_ok() { format!("report   {}\n", page.display()) } else { String::new() };
         output::write_stdout(&format!("\nhistory  {}\n{report}", history.display()))?;
     }
     // The verdict is printed even if the report cannot be written.
-    drawn?;
+    written?;
     Ok(if passed { 0 } else { EXIT_VIOLATION })
 }
 
-/// Writes the report, and the SVG if requested.
+/// Writes the HTML report, and the SVG of the timeline if requested.
 fn write_report(events: &[Event], verdict: &Verdict, page: &Path, options: &VerifyArgs) -> Result<(), Failure> {
     let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.map_or(Ok(()), fs::create_dir_all).map_err(|error| write_failure(page, &error))?;
@@ -411,6 +422,7 @@ fn write_report(events: &[Event], verdict: &Verdict, page: &Path, options: &Veri
     Ok(())
 }
 
+/// The kinds of faults for the option `--faults`; `None`: the option is absent.
 fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<FaultKind>, Failure> {
     let possible = || match target {
         EngineTarget::Local(local) => Ok(local.faults()),
@@ -418,14 +430,13 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
         EngineTarget::Remote(url) => supported_faults(url).map_err(|problem| Failure::usage(problem.to_string())),
     };
     match requested {
-        // When a clock jumps ahead, there is no exclusion to check, so `ahead` needs an explicit
-        // request.
+        // `ahead` must be requested by name, because exclusion is not guaranteed with it.
         Some("all") => Ok(possible()?.into_iter().filter(|kind| *kind != FaultKind::Ahead).collect()),
         None => {
             let mut kinds = possible()?;
             kinds.retain(|kind| *kind != FaultKind::Ahead);
-            let forgets = [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict];
-            if kinds.iter().any(|kind| forgets.contains(kind)) {
+            let lose_data = [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict];
+            if kinds.iter().any(|kind| lose_data.contains(kind)) {
                 kinds.retain(|kind| *kind != FaultKind::Clock);
             }
             Ok(kinds)
@@ -441,7 +452,7 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
             for kind in &kinds {
                 match target {
                     EngineTarget::Local(local) => local.check_fault(*kind).map_err(Failure::usage)?,
-                    // All workers share one process: no other part can fail.
+                    // With `memory:` all workers share one process, so only `stop` is possible.
                     EngineTarget::Remote(_) if target.is_in_memory() => {
                         LocalEngine::Memory.check_fault(*kind).map_err(Failure::usage)?
                     }
@@ -458,6 +469,7 @@ fn parse_faults(requested: Option<&str>, target: &EngineTarget) -> Result<Vec<Fa
     }
 }
 
+/// The failure to write a file.
 fn write_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new(exit::OUTPUT, "output", format!("{} cannot be written: {error}", path.display()))
 }
@@ -465,6 +477,7 @@ fn write_failure(path: &Path, error: &io::Error) -> Failure {
 /// The progress line on standard error, if it is a terminal.
 struct ProgressLine {
     is_terminal: bool,
+    /// The run's elapsed time when the line was last updated.
     last_shown: Duration,
 }
 
@@ -473,12 +486,14 @@ impl ProgressLine {
         Self { is_terminal: isatty(io::stderr()), last_shown: Duration::ZERO }
     }
 
+    /// Replaces the line.
     fn print(&self, text: &str) {
         if self.is_terminal {
             output::write_stderr(&format!("\r\u{1b}[K{text}"));
         }
     }
 
+    /// Replaces the line by the run's progress, at most ten times a second.
     fn show_progress(&mut self, progress: &Progress) {
         let elapsed = Duration::from_nanos(progress.elapsed);
         if elapsed.saturating_sub(self.last_shown) < Duration::from_millis(100) {
@@ -499,11 +514,12 @@ impl ProgressLine {
         self.print("");
     }
 
-    fn failure(&self, trouble: RunError) -> Failure {
+    /// Clears the line; returns the failure to report.
+    fn failure(&self, error: RunError) -> Failure {
         self.clear();
-        if trouble.is_usage() {
-            return Failure::usage(trouble.to_string());
+        if error.is_usage() {
+            return Failure::usage(error.to_string());
         }
-        Failure::new(exit::UNAVAILABLE, "unavailable", trouble.to_string())
+        Failure::new(exit::UNAVAILABLE, "unavailable", error.to_string())
     }
 }

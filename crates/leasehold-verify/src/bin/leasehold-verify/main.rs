@@ -29,12 +29,12 @@ fn main() -> ExitCode {
     };
     cli.verify.protect_password();
     startup::log_to_stderr();
-    // One thread reads the workers' reports while the other causes faults.
+    // Two threads: one reads the workers' events while the other causes faults.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     startup::report_result(startup::block_on(runtime, command::run_verify(cli.verify)))
 }
 
-/// Runs this process as a worker.
+/// Runs this process as a worker; its error message goes to standard error.
 fn worker_main() -> ExitCode {
     match worker::main() {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Finds a TTL that the engine under test accepts, before the run starts: servers bound it
-//! (ZooKeeper's shortest session is 4 s by default).
+//! Finds a TTL that the user's engine accepts, before the run starts. Servers may have a minimum,
+//! such as ZooKeeper's shortest session of 4 s.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use leasehold::{ErrorKind, Locks};
 use leasehold_command::exit::Failure;
 use leasehold_verify::runner::{EngineTarget, REMOTE_TTL};
 
-/// The lock that the probe acquires.
+/// The name of the lock that is acquired to try a TTL.
 const PROBE_LOCK: &str = "leasehold-verify-ttl";
 
-/// The longest TTL to try.
+/// TTLs are doubled up to this one until the engine accepts one.
 const MAX_TTL: Duration = Duration::from_secs(120);
 
-/// The TTL of the run: the user's, or, if the default is too short, one that the engine accepts.
+/// The TTL of the run: the requested one or, if the default is too short for the engine, a longer
+/// one that it accepts. `None`: the default.
 ///
 /// # Errors
-/// `usage` if the engine refuses the user's TTL.
+/// A usage error if the engine refuses the requested TTL, or every TTL that was tried.
 pub(crate) async fn accepted_ttl(
     target: &EngineTarget,
     requested: Option<Duration>,
@@ -25,7 +26,7 @@ pub(crate) async fn accepted_ttl(
     // An engine that cannot be opened is reported when the run starts.
     let Ok(locks) = Locks::open(url).await else { return Ok(requested) };
     let mut ttl = requested.unwrap_or(REMOTE_TTL);
-    let fits = loop {
+    let result = loop {
         match locks.mutex(PROBE_LOCK).ttl(ttl).try_lock().await {
             Err(error) if error.kind() == ErrorKind::InvalidOption => {
                 let longer = ttl * 2;
@@ -34,7 +35,7 @@ pub(crate) async fn accepted_ttl(
                 }
                 ttl = longer;
             }
-            // Held, or any other outcome: the TTL is not refused.
+            // Granted, held by another, or any other error: the TTL was not refused.
             Ok(Some(guard)) => {
                 let _ = guard.release().await;
                 break Ok(());
@@ -43,5 +44,5 @@ pub(crate) async fn accepted_ttl(
         }
     };
     let _ = locks.close().await;
-    fits.map(|()| requested.or((ttl != REMOTE_TTL).then_some(ttl)))
+    result.map(|()| requested.or((ttl != REMOTE_TTL).then_some(ttl)))
 }

@@ -1,9 +1,9 @@
 //! Decides exactly whether a fenced register's history is linearizable.
 //!
-//! The register's rule: it keeps the highest token that it has seen, the holder that presented it,
-//! and a value. It accepts a write or read with token `t` of holder `h` if `t` is higher, or the
-//! same from the same holder; then it keeps `t` and `h`. Otherwise it refuses, and returns the
-//! token that it keeps.
+//! The register's rules: it keeps the highest token that it has seen, the holder that presented it,
+//! and a value. It accepts a write or read with token `t` of holder `h` if `t` is higher than the
+//! kept token, or equal and from the same holder; then it keeps `t` and `h`. Otherwise it refuses,
+//! and returns the kept token.
 //!
 //! So in any order that fits, the operations come in *phases*, one per token, in the order of the
 //! tokens. An accepted operation belongs to the phase of its own token, and a refused one to the
@@ -11,8 +11,8 @@
 //! a phase have one holder. From phase to phase the algorithm passes the possible values of the
 //! register. Each has the earliest time at which all operations so far can be done.
 //!
-//! An operation with an unknown outcome, or without an end, can be placed after all others, which
-//! equals never. So the search uses it only where it is needed.
+//! An operation with an unknown outcome, or without an end, may never have happened, so the search
+//! uses it only where it explains a value or a refusal.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,38 +20,42 @@ use super::phase::{Phase, search_phase};
 use super::{OpEffect, Presenter, RegisterOp};
 use crate::history::RunNanos;
 
-/// The search is undecided after this many states.
+/// The search gives up, undecided, after this many states.
 const MAX_STATES: u64 = 1_000_000;
 
-/// The result.
+/// Whether an order of the operations fits their times and the register's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linearizability {
-    /// An order fits.
+    /// Some order fits.
     Linearizable,
-    /// No order fits; the search fails in the phase of this token.
+    /// No order fits. The operations with tokens below this one have an order, those up to it have
+    /// none.
     NotLinearizable(u64),
     /// The search reached its limit of states.
     Undecided,
 }
 
-/// The values that the register may have, with the earliest time for each.
+/// The values that the register may have (`None`: nothing written yet), each with the earliest time
+/// at which it may have it.
 pub(super) type ValueTimes = HashMap<Option<u64>, RunNanos>;
 
-/// Adds a value, or an earlier time for it.
+/// Adds a possible value at time `t`, or lowers the time of a known one to `t`.
 pub(super) fn add_value(values: &mut ValueTimes, value: Option<u64>, t: RunNanos) {
     let known = values.entry(value).or_insert(t);
     *known = t.min(*known);
 }
 
+/// The operations of one phase, which is all that belong to one token.
 #[derive(Default)]
 struct PhaseOps<'a> {
     accepted: Vec<&'a RegisterOp<'a>>,
     refused: Vec<&'a RegisterOp<'a>>,
+    /// Operations with an unknown outcome.
     uncertain: Vec<&'a RegisterOp<'a>>,
 }
 
-/// Decides whether an order fits.
-pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
+/// Decides whether some order of the operations of one register fits.
+pub(crate) fn decide_linearizability(ops: &[RegisterOp<'_>]) -> Linearizability {
     let mut phases: BTreeMap<u64, PhaseOps<'_>> = BTreeMap::new();
     for op in ops {
         match op.effect {
@@ -66,16 +70,18 @@ pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
     // phases is visited only once.
     let mut earliest = 0;
     let mut budget = MAX_STATES;
-    for (&token, parts) in &phases {
-        if parts.accepted.is_empty() && parts.refused.is_empty() {
-            for op in &parts.uncertain {
+    for (&token, phase_ops) in &phases {
+        if phase_ops.accepted.is_empty() && phase_ops.refused.is_empty() {
+            for op in &phase_ops.uncertain {
                 if let OpEffect::MaybeWritten(value) = op.effect {
                     add_value(&mut values, Some(value), earliest.max(op.began_at));
                 }
             }
             continue;
         }
-        let Some(next) = pass_phase(token, parts, &values, &mut budget) else { return Linearizability::Undecided };
+        let Some(next) = values_after_phase(token, phase_ops, &values, &mut budget) else {
+            return Linearizability::Undecided;
+        };
         let Some(&first) = next.values().min() else { return Linearizability::NotLinearizable(token) };
         values = next;
         earliest = first;
@@ -83,22 +89,28 @@ pub(crate) fn decide(ops: &[RegisterOp<'_>]) -> Linearizability {
     Linearizability::Linearizable
 }
 
-/// The values that the register may have after this phase; none if the phase is impossible. `None`:
-/// the limit of states is reached.
-fn pass_phase(token: u64, parts: &PhaseOps<'_>, values: &ValueTimes, budget: &mut u64) -> Option<ValueTimes> {
-    let presenting = if parts.accepted.is_empty() { &parts.uncertain } else { &parts.accepted };
+/// The values that the register may have after this phase if it has one of `values` before it;
+/// empty if no order of the phase fits. `None`: the search used up `budget`, the number of states
+/// left.
+fn values_after_phase(
+    token: u64,
+    phase_ops: &PhaseOps<'_>,
+    values: &ValueTimes,
+    budget: &mut u64,
+) -> Option<ValueTimes> {
+    let presenting = if phase_ops.accepted.is_empty() { &phase_ops.uncertain } else { &phase_ops.accepted };
     let holders: HashSet<Presenter<'_>> = presenting.iter().map(|op| op.holder).collect();
     let mut next = ValueTimes::new();
-    if !parts.accepted.is_empty() && holders.len() > 1 {
+    if !phase_ops.accepted.is_empty() && holders.len() > 1 {
         return Some(next);
     }
     for holder in holders {
-        // A holder's own token is never refused.
-        if parts.refused.iter().any(|op| op.token == token && op.holder == holder) {
+        // The register never refuses the token that it keeps to the holder that presented it.
+        if phase_ops.refused.iter().any(|op| op.token == token && op.holder == holder) {
             continue;
         }
-        let maybe = parts.uncertain.iter().copied().filter(|op| op.holder == holder);
-        let phase = Phase::new(&parts.accepted, maybe, &parts.refused);
+        let maybe = phase_ops.uncertain.iter().copied().filter(|op| op.holder == holder);
+        let phase = Phase::new(&phase_ops.accepted, maybe, &phase_ops.refused);
         search_phase(&phase, values, &mut next, budget)?;
     }
     Some(next)

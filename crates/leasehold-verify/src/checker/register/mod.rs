@@ -1,5 +1,5 @@
-//! Checks that a fenced register never accepts an old token and is linearizable. Counts the stale
-//! writes that an unfenced register accepts.
+//! Checks the registers: a fenced one never accepts an old token and is linearizable; an unfenced
+//! one accepts no stale write.
 
 mod linearizability;
 mod phase;
@@ -14,26 +14,32 @@ use super::timeline::{Invocation, Timeline};
 use super::{GuaranteeResult, ViolationLog};
 use crate::history::{Call, OpId, Outcome, RunNanos, WorkerId};
 use crate::verdict::{Guarantee, SecondOpinion};
-pub(crate) use linearizability::{Linearizability, decide};
+pub(crate) use linearizability::{Linearizability, decide_linearizability};
 
-/// The presenter of a token: two holds of one owner count as one.
+/// Who presents a token to a register: all holds of one named owner count as the same presenter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Presenter<'a> {
+    /// The named owner of the hold.
     Owner(&'a str),
+    /// The number of the hold's call, if it has no named owner.
     Hold(OpId),
 }
 
-/// The outcome of an operation on a fenced register.
+/// What an operation on a fenced register did, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpEffect {
+    /// The register accepted this value.
     Written(u64),
+    /// The register returned this value; `None`: nothing was written yet.
     Read(Option<u64>),
+    /// The register refused the write or read.
     Refused {
+        /// The highest token that it had seen.
         seen: u64,
     },
-    /// It may have written, at an unknown time.
+    /// The outcome of a write of this value is unknown.
     MaybeWritten(u64),
-    /// It may have presented its token.
+    /// The outcome of a read is unknown: it may have presented its token.
     MaybeRead,
 }
 
@@ -43,7 +49,8 @@ pub(crate) struct RegisterOp<'a> {
     pub(crate) op_id: OpId,
     pub(crate) worker: WorkerId,
     pub(crate) began_at: RunNanos,
-    /// `RunNanos::MAX` if it may take effect at any time after its beginning.
+    /// `RunNanos::MAX`: the outcome is unknown, and it may take effect at any time from its
+    /// beginning on.
     pub(crate) ended_at: RunNanos,
     pub(crate) token: u64,
     pub(crate) holder: Presenter<'a>,
@@ -51,29 +58,33 @@ pub(crate) struct RegisterOp<'a> {
 }
 
 impl RegisterOp<'_> {
+    /// Whether the register accepted the token.
     pub(crate) fn is_accepted(&self) -> bool {
         matches!(self.effect, OpEffect::Written(_) | OpEffect::Read(_))
     }
 
+    /// Whether its outcome is unknown.
     pub(crate) fn is_uncertain(&self) -> bool {
         matches!(self.effect, OpEffect::MaybeWritten(_) | OpEffect::MaybeRead)
     }
 
-    /// The value that it wrote, or may have written.
+    /// The value that it wrote, or may have written; `None`: it wrote none.
     pub(crate) fn written_value(&self) -> Option<u64> {
         if let OpEffect::Written(value) | OpEffect::MaybeWritten(value) = self.effect { Some(value) } else { None }
     }
 }
 
-/// All calls to one register, and whether it checks tokens: a write without a token shows that it
-/// does not.
+/// All calls to one register.
 #[derive(Debug, Default)]
 pub(crate) struct RegisterCalls<'a> {
     pub(crate) calls: Vec<&'a Invocation<'a>>,
+    /// Whether any call presented a token.
     has_tokens: bool,
+    /// Whether any write presented no token, which shows that the register checks none.
     has_unfenced_writes: bool,
 }
 
+/// Checks every register; also returns whether porcupine agrees.
 pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion) {
     let mut log = ViolationLog::new(Guarantee::Fencing);
     let registers = calls_by_register(timeline);
@@ -96,7 +107,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, SecondOpinion)
         stale += accepted + register.calls.iter().filter(|invocation| refused(invocation)).count() as u64;
         accepted_stale += accepted;
         let others = rules::report_impossible(timeline, name, &ops, &mut log);
-        let decision = decide(&ops);
+        let decision = decide_linearizability(&ops);
         if let Linearizability::NotLinearizable(token) = decision
             && accepted + others == 0
         {
@@ -133,7 +144,8 @@ fn calls_by_register<'a>(timeline: &'a Timeline<'a>) -> BTreeMap<&'a str, Regist
     registers
 }
 
-/// The operations that present a token. An operation without one only reads, and changes nothing.
+/// The operations on a fenced register that may have taken effect. Reads without a token change
+/// nothing and are left out.
 fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) -> Vec<RegisterOp<'a>> {
     let mut ops = Vec::new();
     for invocation in &register.calls {
@@ -164,6 +176,8 @@ fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) ->
     ops
 }
 
+/// Lets porcupine decide each register that is not too long for it, and reports any disagreement
+/// with our own result, the last item of each tuple.
 fn compare_checkers(
     timeline: &Timeline<'_>,
     fenced: &[(&str, Vec<RegisterOp<'_>>, Linearizability)],
@@ -187,10 +201,10 @@ fn compare_checkers(
             (Linearizability::Linearizable, PorcupineResult::Linearizable)
             | (Linearizability::NotLinearizable(_), PorcupineResult::NotLinearizable) => continue,
             (Linearizability::NotLinearizable(_), PorcupineResult::Linearizable) => {
-                "Ours finds no possible order of its operations, and porcupine finds one."
+                "Our own checker finds no possible order of its operations, and porcupine finds one."
             }
             (_, PorcupineResult::NotLinearizable) => {
-                "porcupine finds no possible order of its operations, and ours does not agree."
+                "porcupine finds no possible order of its operations, and our own checker does not agree."
             }
         };
         opinion = SecondOpinion::Differs;

@@ -1,5 +1,5 @@
-//! The operations of one holder with one token: the only part of a register's history that needs a
-//! search.
+//! Searches an order of the operations of one holder with one token: a phase. Only within a phase
+//! is the order unknown.
 
 use std::collections::HashSet;
 
@@ -7,39 +7,44 @@ use super::linearizability::{ValueTimes, add_value};
 use super::{OpEffect, RegisterOp};
 use crate::history::RunNanos;
 
-/// A phase with one holder.
+/// The operations of one holder with one token, and the refusals of others because of that token.
 pub(super) struct Phase<'a> {
     /// The operations that certainly happened, ordered by their beginning.
     certain_ops: Vec<&'a RegisterOp<'a>>,
-    /// The writes that may have happened, as value and beginning; ordered by beginning.
+    /// The writes with an unknown outcome: each value, and when the write began; ordered by the
+    /// latter.
     uncertain_writes: Vec<(u64, RunNanos)>,
-    /// The earliest beginning of a read that may have happened.
+    /// When the first read with an unknown outcome began; `None`: there is none.
     first_uncertain_read: Option<RunNanos>,
-    /// If other operations were refused in the phase: it began by the first time, and ended after
-    /// the second.
+    /// If other operations were refused because of this token: the phase began by the first time,
+    /// and ended after the second. `None`: none was refused.
     refusal_span: Option<(RunNanos, RunNanos)>,
 }
 
-/// The progress of an order.
+/// Which operations a partial order contains, and the register's value after them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SearchPosition {
-    /// All operations before this one are done, and these after it.
+    /// The first so many certain operations are in the order.
     done_count: usize,
+    /// The indices of the later certain operations that are in the order, too; sorted.
     done_out_of_order: Vec<usize>,
-    /// The possible writes that the order uses.
+    /// The indices of the uncertain writes that the order uses; sorted.
     used_writes: Vec<usize>,
     value: Option<u64>,
 }
 
-/// A search position, the earliest time at which it can be reached, and whether the token was
-/// presented by then.
+/// A partial order during the search.
 struct SearchState {
     position: SearchPosition,
+    /// The earliest time at which all its operations can have happened.
     earliest: RunNanos,
+    /// Whether the phase's token was presented to the register by then.
     is_token_presented: bool,
 }
 
 impl<'a> Phase<'a> {
+    /// A phase of accepted operations, operations with an unknown outcome (`maybe`), and refused
+    /// ones.
     pub(super) fn new(
         accepted: &[&'a RegisterOp<'a>],
         maybe: impl Iterator<Item = &'a RegisterOp<'a>>,
@@ -65,28 +70,28 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// The starting points of the search, for one previous value of the register.
-    fn starts(&self, value: Option<u64>, t: RunNanos) -> Vec<SearchState> {
-        let workspace =
+    /// The states from which the search starts, if the register has `value` from time `t` on.
+    fn start_states(&self, value: Option<u64>, t: RunNanos) -> Vec<SearchState> {
+        let position =
             |value, used| SearchPosition { done_count: 0, done_out_of_order: Vec::new(), used_writes: used, value };
         let mut starts = Vec::new();
         if !self.certain_ops.is_empty() {
             starts.push(SearchState {
-                position: workspace(value, Vec::new()),
+                position: position(value, Vec::new()),
                 earliest: t,
                 is_token_presented: self.refusal_span.is_none(),
             });
         }
-        // An operation that may have happened can be the one that presented the token before the
-        // first refusal.
+        // An operation with an unknown outcome may have presented the token before the first
+        // refusal.
         let Some((by, _)) = self.refusal_span else { return starts };
         if let Some(t) = self.first_uncertain_read.map(|begin| begin.max(t)).filter(|&t| t <= by) {
-            starts.push(SearchState { position: workspace(value, Vec::new()), earliest: t, is_token_presented: true });
+            starts.push(SearchState { position: position(value, Vec::new()), earliest: t, is_token_presented: true });
         }
         for (at, &(written, begin)) in self.uncertain_writes.iter().enumerate() {
             if begin.max(t) <= by {
                 starts.push(SearchState {
-                    position: workspace(Some(written), vec![at]),
+                    position: position(Some(written), vec![at]),
                     earliest: begin.max(t),
                     is_token_presented: true,
                 });
@@ -95,14 +100,15 @@ impl<'a> Phase<'a> {
         starts
     }
 
-    /// The operations that can come next, and the time by which the next one must have happened.
-    fn next_candidates(&self, workspace: &SearchPosition) -> (Vec<usize>, RunNanos) {
+    /// The indices of the certain operations that can come next, and the time by which the next one
+    /// must have happened.
+    fn next_candidates(&self, position: &SearchPosition) -> (Vec<usize>, RunNanos) {
         let (mut candidates, mut by) = (Vec::new(), RunNanos::MAX);
-        for (at, op) in self.certain_ops.iter().enumerate().skip(workspace.done_count) {
+        for (at, op) in self.certain_ops.iter().enumerate().skip(position.done_count) {
             if op.began_at > by {
                 break;
             }
-            if !workspace.done_out_of_order.contains(&at) {
+            if !position.done_out_of_order.contains(&at) {
                 by = by.min(op.ended_at);
                 candidates.push(at);
             }
@@ -110,21 +116,22 @@ impl<'a> Phase<'a> {
         (candidates, by)
     }
 
-    /// Adds one operation, if it can come next.
-    fn step(&self, from: &SearchState, at: usize, by: RunNanos) -> Option<SearchState> {
+    /// Extends the order by the operation with index `at`, which must happen by time `by`; `None`:
+    /// it cannot come next.
+    fn extend_order(&self, from: &SearchState, at: usize, by: RunNanos) -> Option<SearchState> {
         let op = self.certain_ops.get(at)?;
-        let mut workspace = from.position.clone();
+        let mut position = from.position.clone();
         let mut t = from.earliest;
         let mut token_presented = from.is_token_presented;
         let present_by = self.refusal_span.map_or(RunNanos::MAX, |(by, _)| by);
         match op.effect {
-            OpEffect::Written(value) => workspace.value = Some(value),
-            OpEffect::Read(value) if value == workspace.value => {}
-            // Only a possible write just before can explain the value. The earliest one leaves the
-            // most choices.
+            OpEffect::Written(value) => position.value = Some(value),
+            OpEffect::Read(value) if value == position.value => {}
+            // Only an uncertain write just before this read can explain its value. The earliest
+            // such write leaves the most choices.
             OpEffect::Read(value) => {
                 let free = |&(at, (written, _)): &(usize, &(u64, RunNanos))| {
-                    Some(*written) == value && !workspace.used_writes.contains(&at)
+                    Some(*written) == value && !position.used_writes.contains(&at)
                 };
                 let (write, &(_, begin)) = self.uncertain_writes.iter().enumerate().find(free)?;
                 t = t.max(begin);
@@ -132,9 +139,9 @@ impl<'a> Phase<'a> {
                     return None;
                 }
                 token_presented = true;
-                workspace.value = value;
-                workspace.used_writes.push(write);
-                workspace.used_writes.sort_unstable();
+                position.value = value;
+                position.used_writes.push(write);
+                position.used_writes.sort_unstable();
             }
             _ => return None,
         }
@@ -142,26 +149,26 @@ impl<'a> Phase<'a> {
         if t > by || (!token_presented && t > present_by) {
             return None;
         }
-        workspace.done_out_of_order.push(at);
-        while let Some(next) = workspace.done_out_of_order.iter().position(|&beyond| beyond == workspace.done_count) {
-            workspace.done_out_of_order.swap_remove(next);
-            workspace.done_count += 1;
+        position.done_out_of_order.push(at);
+        while let Some(next) = position.done_out_of_order.iter().position(|&beyond| beyond == position.done_count) {
+            position.done_out_of_order.swap_remove(next);
+            position.done_count += 1;
         }
-        workspace.done_out_of_order.sort_unstable();
-        Some(SearchState { position: workspace, earliest: t, is_token_presented: true })
+        position.done_out_of_order.sort_unstable();
+        Some(SearchState { position, earliest: t, is_token_presented: true })
     }
 }
 
-/// Adds the values that the register may have after the phase. `None`: the limit of states is
-/// reached.
+/// Adds to `after` the values that the register may have after the phase, if it has one of the
+/// values `before` it. `None`: the search used up `budget`, the number of states left.
 pub(super) fn search_phase(
     phase: &Phase<'_>,
     before: &ValueTimes,
     after: &mut ValueTimes,
     budget: &mut u64,
 ) -> Option<()> {
-    // Operations here overwrite a previous value that none of them reads. Of such values only the
-    // earliest matters.
+    // A previous value that no operation of the phase reads is overwritten. Of such values only the
+    // one with the earliest time matters.
     let reads: HashSet<Option<u64>> = phase
         .certain_ops
         .iter()
@@ -172,13 +179,15 @@ pub(super) fn search_phase(
         if !phase.certain_ops.is_empty() && !reads.contains(&value) && earliest != Some(value) {
             continue;
         }
-        for start in phase.starts(value, t) {
+        for start in phase.start_states(value, t) {
             search(phase, start, after, budget)?;
         }
     }
     Some(())
 }
 
+/// Searches all orders of the phase from one start, and adds the resulting values to `after`.
+/// `None`: the search used up `budget`.
 fn search(phase: &Phase<'_>, start: SearchState, after: &mut ValueTimes, budget: &mut u64) -> Option<()> {
     let mut visited: HashSet<SearchPosition> = HashSet::new();
     let mut open = vec![start];
@@ -196,7 +205,7 @@ fn search(phase: &Phase<'_>, start: SearchState, after: &mut ValueTimes, budget:
         }
         let (candidates, by) = phase.next_candidates(&reached.position);
         for at in candidates {
-            if let Some(next) = phase.step(&reached, at, by)
+            if let Some(next) = phase.extend_order(&reached, at, by)
                 && visited.insert(next.position.clone())
             {
                 open.push(next);

@@ -1,5 +1,5 @@
-//! Describes simple violations in a fenced register's history. Each rule follows from the
-//! register's rule. For a violation that only the exact decision finds, the description is general.
+//! Finds violations in a fenced register's history that a single rule of the register explains, and
+//! describes them. Any other violation gets a general description.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,8 +10,8 @@ use crate::checker::format::{describe_fault_at, format_time, format_worker};
 use crate::checker::timeline::Timeline;
 use crate::history::RunNanos;
 
-/// Operations accepted after a higher token, or after the same token from another holder; returns
-/// how many.
+/// Reports operations that the register accepted after a higher token, or after the same token from
+/// another holder; returns how many.
 pub(super) fn report_stale(timeline: &Timeline<'_>, name: &str, ops: &[RegisterOp<'_>], log: &mut ViolationLog) -> u64 {
     let before = log.violation_count();
     let mut begun: Vec<&RegisterOp<'_>> = ops.iter().filter(|op| op.is_accepted()).collect();
@@ -54,7 +54,8 @@ pub(super) fn report_stale(timeline: &Timeline<'_>, name: &str, ops: &[RegisterO
     log.violation_count() - before
 }
 
-/// Refusals without a reason, and impossible values; returns how many.
+/// Reports refusals without a reason, and reads of values that the register cannot have had;
+/// returns how many.
 pub(super) fn report_impossible(
     timeline: &Timeline<'_>,
     name: &str,
@@ -102,6 +103,7 @@ pub(super) fn report_impossible(
     log.violation_count() - before
 }
 
+/// Reports a refusal because of token `seen`, which no operation can have presented by then.
 fn report_refusal(timeline: &Timeline<'_>, name: &str, op: &RegisterOp<'_>, seen: u64, log: &mut ViolationLog) {
     let title = format!("register {name:?} refused token {} without a reason", op.token);
     let words = format!(
@@ -115,6 +117,9 @@ fn report_refusal(timeline: &Timeline<'_>, name: &str, op: &RegisterOp<'_>, seen
     log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
 }
 
+/// Reports a read of a value that no allowed operation wrote, or that a newer accepted write had
+/// replaced. `writes` are the writes of the value read, `newest` is the accepted write with the
+/// highest token below the read's.
 fn check_read(
     timeline: &Timeline<'_>,
     name: &str,
@@ -139,7 +144,8 @@ fn check_read(
         log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
         return;
     }
-    // A newer operation that began later is reported as stale.
+    // A write that began after the read ended is itself stale, because its token is lower. Another
+    // rule reports it.
     let newer = |newest: &&RegisterOp<'_>| {
         newest.began_at <= op.ended_at && source.is_none_or(|source| source.token < newest.token)
     };
@@ -157,7 +163,8 @@ fn check_read(
     log.add_violation(span, &[newest.worker, op.worker], &[newest.op_id, op.op_id], title, words);
 }
 
-/// Reports that no order is possible, if no single rule explains why.
+/// Reports that the operations up to `token` have no possible order, for which no single rule was
+/// found.
 pub(super) fn report_not_linearizable(
     timeline: &Timeline<'_>,
     name: &str,

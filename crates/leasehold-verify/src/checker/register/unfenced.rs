@@ -1,4 +1,4 @@
-//! A register that checks no token: counts the stale writes that it accepts.
+//! Finds the stale writes that a register without token checks accepted.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,18 @@ use crate::checker::format::{describe_fault_at, format_time, format_worker};
 use crate::checker::timeline::{Hold, Invocation, Timeline};
 use crate::history::{Call, Mode, Outcome, RunNanos};
 
+/// A write that an unfenced register accepted, and the hold under which it was made.
 struct AcceptedWrite<'a> {
     invocation: &'a Invocation<'a>,
     ended_at: RunNanos,
     hold: &'a Hold<'a>,
-    /// Rises with later holders: the token if the engine guarantees rising tokens, else the time of
-    /// the grant. An exclusive holder that wrote before another one's grant was granted the lock
-    /// before it.
+    /// Higher for later holders: the hold's token if the engine guarantees rising tokens, otherwise
+    /// the time of its grant.
     rank: u64,
 }
 
-/// Reports accepted stale writes; returns their number.
+/// Reports each accepted write that began after a write of a later holder of the same lock had
+/// ended; returns how many.
 pub(super) fn check(timeline: &Timeline<'_>, name: &str, register: &RegisterCalls<'_>, log: &mut ViolationLog) -> u64 {
     let mut locks: HashMap<&str, Vec<AcceptedWrite<'_>>> = HashMap::new();
     for &invocation in &register.calls {
@@ -47,14 +48,14 @@ pub(super) fn check(timeline: &Timeline<'_>, name: &str, register: &RegisterCall
             if let Some(later) =
                 latest.filter(|later| later.rank > write.rank && !later.hold.has_same_owner(write.hold))
             {
-                report(timeline, name, later, write, log);
+                report_stale_write(timeline, name, later, write, log);
             }
         }
     }
     log.violation_count() - before
 }
 
-fn report(
+fn report_stale_write(
     timeline: &Timeline<'_>,
     name: &str,
     later: &AcceptedWrite<'_>,

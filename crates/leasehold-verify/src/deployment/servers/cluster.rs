@@ -1,7 +1,7 @@
 //! A Redis Cluster: three masters with a replica each, and a node that can join.
 //!
-//! A fault of one master spares the others: locks in their slots must not be lost
-//! ([`ActiveFault::unaffected_locks`]).
+//! A fault of one master must not lose locks in the slots of the others: they are the fault's
+//! [`ActiveFault::unaffected_locks`].
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,52 +22,55 @@ use crate::rng::Rng;
 const MASTERS: usize = 3;
 /// How many slots there are.
 const SLOTS: usize = 16_384;
-/// The initial nodes: the masters, and a replica each.
+/// How many nodes there are at the start: the masters, and a replica each.
 const NODES: usize = MASTERS * 2;
-/// Ends the wait for a cluster that does not recover.
+/// The longest wait for the cluster to recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 /// How long a master must be unreachable before it is replaced, for faults that replace it.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-/// The same for all other faults: longer than any of them.
+/// How long a master must be unreachable before it is replaced, for faults that must not replace
+/// it: longer than any of them.
 const LONG_DOWN_AFTER: Duration = Duration::from_secs(30);
 
+/// A Redis Cluster of three masters with a replica each.
 pub(in crate::deployment) struct ClusterServers {
     cluster: redis::Cluster,
-    /// The address of the node that can join; the last in the order of all nodes.
+    /// The address of the node that the fault `grow` lets join; `None`: there is none.
     spare_addr: Option<SocketAddr>,
-    /// One per node, if they are to jump.
+    /// The wall clock of each node; empty: no fault moves them.
     node_clocks: Vec<ServerClock>,
-    /// The locks of this run, as the workers name them, with their slots.
+    /// The locks of this run: the workers' names for them, and their slots.
     lock_slots: Vec<(String, u16)>,
-    /// Additional locks that are held all the time.
+    /// The anchor locks, which are held during the whole run: their names and slots.
     anchor_slots: Vec<(String, u16)>,
-    /// The master that was hit last, and one of its slots.
+    /// The index of the master that was hit last, and a lock's slot that it owned.
     target_master: (usize, u16),
-    /// Slots that are half-way.
+    /// The moves of slots that have begun and not finished.
     migrations: Vec<Migration>,
-    /// Slots to move back when the fault ends.
+    /// The slots to move back when the fault ends, each with the index of its former master.
     moved_slots: Vec<(u16, usize)>,
     /// How long a node may be unreachable before the others replace it.
     down_after: Duration,
+    /// The options of the URL, with their `?`.
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
 impl ClusterServers {
     pub(super) async fn start(options: &DeploymentOptions) -> Result<Self, RunError> {
-        let mut each = redis::Redis::new();
+        let mut node_template = redis::Redis::new();
         if options.has_fault(FaultKind::Crash) {
-            each = each.args(&["--appendonly", "yes", "--appendfsync", "always"]);
+            node_template = node_template.args(&["--appendonly", "yes", "--appendfsync", "always"]);
         }
-        let hands = (0..NODES).map(|_| ServerClock::for_options(options, false));
-        let clocks: Vec<ServerClock> = hands.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        let down_time_limit = if options.has_fault(FaultKind::Failover) { DOWN_AFTER } else { LONG_DOWN_AFTER };
-        let node = |at: usize| clocks.get(at).iter().fold(each.clone(), |node, clock| node.clock(clock.clock()));
-        let mut set =
-            redis::Cluster::start_with_node_timeout(MASTERS, NODES / MASTERS - 1, down_time_limit, node).await?;
+        let clocks = (0..NODES).map(|_| ServerClock::for_options(options, false));
+        let clocks: Vec<ServerClock> = clocks.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        let down_after = if options.has_fault(FaultKind::Failover) { DOWN_AFTER } else { LONG_DOWN_AFTER };
+        let node =
+            |at: usize| clocks.get(at).iter().fold(node_template.clone(), |node, clock| node.clock(clock.clock()));
+        let mut set = redis::Cluster::start_with_node_timeout(MASTERS, NODES / MASTERS - 1, down_after, node).await?;
         let spare = match options.has_fault(FaultKind::Grow) {
-            true => Some(set.start_spare_node(each).await?),
+            true => Some(set.start_spare_node(node_template).await?),
             false => None,
         };
         Ok(Self {
@@ -79,53 +82,56 @@ impl ClusterServers {
             target_master: (0, 0),
             migrations: Vec::new(),
             moved_slots: Vec::new(),
-            down_after: down_time_limit,
+            down_after,
             options: options.url_options(),
-            is_guarded: options.guard,
+            has_safeguards: options.has_safeguards,
             ttl: options.ttl,
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         format!("{}{}", self.cluster.url(), self.options)
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         let nodes = self.cluster.nodes().iter().take(NODES).map(Server::addr);
         nodes.chain(self.spare_addr).collect()
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         Ok(vec![server_version(self.cluster.nodes()[0].addr()).await?])
     }
 
-    /// A name per master, by the initial slots.
+    /// Names for the run's locks, one on each master, by the initial slots.
     pub(super) fn lock_names(&mut self, base: &str, prefix: &str) -> Vec<String> {
         self.lock_slots = names_per_master(base, prefix);
         self.anchor_slots.clear();
         self.lock_slots.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The same for the additional locks.
+    /// Names for anchor locks, one on each master, by the initial slots.
     pub(super) fn anchor_names(&mut self, base: &str) -> Vec<String> {
-        let more = names_per_master(base, "");
-        self.anchor_slots.extend(more.iter().cloned());
-        more.into_iter().map(|(name, _)| name).collect()
+        let anchors = names_per_master(base, "");
+        self.anchor_slots.extend(anchors.iter().cloned());
+        anchors.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The owner of a slot; retried until a node answers.
+    /// The index of the master that owns a slot; retried until a node answers.
     async fn slot_owner(&self, slot: u16) -> Result<usize, RunError> {
         Ok(try_eventually("owner of a slot", RECOVERY_TIMEOUT, || self.cluster.owner_of(slot)).await?)
     }
 
-    /// A master with a lock of this run, and that lock's slot.
+    /// The index of a random master with a lock of this run, and that lock's slot.
     async fn choose_master(&self, rng: &mut Rng) -> Result<(usize, u16), RunError> {
         let slots: Vec<u16> = self.lock_slots.iter().map(|(_, slot)| *slot).collect();
         let slot = rng.choose(&slots).copied().unwrap_or_default();
         Ok((self.slot_owner(slot).await?, slot))
     }
 
-    /// The locks in the slots of other masters.
+    /// The names of the locks that are not on the master that was hit.
     async fn locks_elsewhere(&self) -> Result<Vec<String>, RunError> {
         let mut elsewhere = Vec::new();
         for (name, slot) in self.lock_slots.iter().chain(&self.anchor_slots) {
@@ -136,10 +142,12 @@ impl ClusterServers {
         Ok(elsewhere)
     }
 
+    /// The names of the run's locks and anchor locks.
     fn all_locks(&self) -> Vec<String> {
         self.lock_slots.iter().chain(&self.anchor_slots).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -182,7 +190,7 @@ impl ClusterServers {
         }
     }
 
-    /// The master dies with grants that its replica does not have.
+    /// Kills the master after it made grants that its replica does not have.
     async fn fail_over(
         &mut self,
         target: String,
@@ -191,7 +199,7 @@ impl ClusterServers {
     ) -> Result<ActiveFault, RunError> {
         let hit = self.target_master.0;
         self.cluster.cut_replication(hit).await?;
-        let a_while = if self.is_guarded {
+        let a_while = if self.has_safeguards {
             rng.duration_in(Duration::from_millis(300), Duration::from_millis(900))
         } else {
             self.ttl
@@ -199,13 +207,13 @@ impl ClusterServers {
         tokio::time::sleep(a_while).await;
         silence_half_of_server(network, hit, rng);
         let killed = self.cluster.kill_node(hit);
-        // Resume the replica also after an error.
+        // The replica must resume even if the kill failed.
         self.cluster.resume_replicas()?;
         killed?;
         Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
     }
 
-    /// Moves the locks of the hit master to another, completely.
+    /// Moves all locks of the master that was hit to another one; returns the index of the latter.
     async fn move_locks_away(&mut self, rng: &mut Rng) -> Result<usize, RunError> {
         let to = self.another_master(self.target_master.0, rng).await?;
         for (_, slot) in self.lock_slots.clone() {
@@ -216,11 +224,12 @@ impl ClusterServers {
         Ok(to)
     }
 
-    /// Another master that owns a slot of the locks, or an initial slot.
+    /// The index of a random master other than `excluded`.
     async fn another_master(&self, excluded: usize, rng: &mut Rng) -> Result<usize, RunError> {
         let mut masters = Vec::new();
         for share in 0..MASTERS {
-            // The first slot of each third; it is unlikely to be a lock's.
+            // The owner of the first slot of each third. A fault is unlikely to have moved that
+            // slot.
             let owner = self.slot_owner((share * SLOTS).div_ceil(MASTERS) as u16).await?;
             if owner != excluded && !masters.contains(&owner) {
                 masters.push(owner);
@@ -229,14 +238,14 @@ impl ClusterServers {
         rng.choose(&masters).copied().ok_or_else(|| RunError::transient("the cluster has only one master"))
     }
 
-    /// The locks' slots begin to move, and stay half-way for a while.
+    /// Begins to move the locks' slots to other masters, and leaves them between both for a while.
     async fn reshard(&mut self, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let ttl = self.ttl;
         let mut moved = Vec::new();
         for (_, slot) in self.lock_slots.clone() {
             let to = self.another_master(self.slot_owner(slot).await?, rng).await?;
             let migration = self.cluster.begin_migration(slot, to).await?;
-            // A key that has moved needs `ASK`; one that has not is still in its old place.
+            // Half of the slots' keys move at once: clients are redirected to them with `ASK`.
             if rng.one_in(2) {
                 self.cluster.move_keys(&migration).await?;
             }
@@ -247,7 +256,7 @@ impl ClusterServers {
             .with_unaffected_locks(self.all_locks()))
     }
 
-    /// A node that no client knows joins, and gets the locks' slots.
+    /// Lets a node join that no client knows, and moves the locks' slots to it.
     async fn grow(&mut self, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let joined = self.cluster.join_spare_node().await?;
         for (_, slot) in self.lock_slots.clone() {
@@ -259,12 +268,13 @@ impl ClusterServers {
             .with_unaffected_locks(self.all_locks()))
     }
 
-    /// Whether the replica has been promoted.
+    /// Whether another node owns the slot of the master that was hit.
     pub(super) async fn can_others_serve(&self) -> bool {
         let (hit, slot) = self.target_master;
         self.cluster.owner_of(slot).await.is_ok_and(|owner| owner != hit)
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let (hit, slot) = self.target_master;
         match fault {
@@ -309,14 +319,15 @@ impl ClusterServers {
     }
 }
 
-/// Silences half of the connections to this node.
+/// Makes half of the connections to this node pass no more data, without closing them.
 fn silence_half_of_server(network: Option<&Network>, node: usize, rng: &mut Rng) {
-    if let Some(lines) = network {
-        lines.silence_half_of_server(node, rng);
+    if let Some(network) = network {
+        network.silence_half_of_server(node, rng);
     }
 }
 
-/// A name per master, and its slot, by the initial slots.
+/// Makes a lock name for each master from `base`, with its slot, by the initial slots. `prefix` is
+/// what the engine puts before each name.
 fn names_per_master(base: &str, prefix: &str) -> Vec<(String, u16)> {
     let mut found: Vec<Option<(String, u16)>> = vec![None; MASTERS];
     for number in 1.. {

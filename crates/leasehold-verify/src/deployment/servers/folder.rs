@@ -1,4 +1,4 @@
-//! A folder of this host; on a small disk if the disk is to fill up.
+//! The folder of the engine `file:`; on a small disk of its own if that is to fill up.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use crate::deployment::{ActiveFault, DeploymentOptions, RunError};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// Enough for some thousand locks.
+/// The size of the small disk: enough for some thousand locks.
 const DISK_BYTES: u64 = 16 * 1024 * 1024;
 
+/// The folder of the engine `file:`, removed when dropped.
 pub(in crate::deployment) struct Folder {
     storage: Storage,
     ttl: Duration,
@@ -21,12 +22,14 @@ pub(in crate::deployment) struct Folder {
 
 enum Storage {
     TempFolder(TempDir),
+    /// A disk of its own, which can be filled up.
     SmallDisk(Disk),
 }
 
 impl Folder {
+    /// Chooses a place for the folder: a small disk if that is to fill up.
     pub(super) fn create(options: &DeploymentOptions) -> Result<Self, RunError> {
-        let workspace = if options.has_fault(FaultKind::DiskFull) {
+        let storage = if options.has_fault(FaultKind::DiskFull) {
             Storage::SmallDisk(Disk::new(DISK_BYTES)?)
         } else {
             let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
@@ -34,10 +37,10 @@ impl Folder {
                 folder.map_err(|error| RunError::new(format!("cannot create a temporary folder: {error}")))?,
             )
         };
-        Ok(Self { storage: workspace, ttl: options.ttl })
+        Ok(Self { storage, ttl: options.ttl })
     }
 
-    /// The engine creates the folder itself, so that it owns it.
+    /// The path of the engine's folder, which the engine itself creates.
     fn path(&self) -> PathBuf {
         match &self.storage {
             Storage::TempFolder(folder) => folder.path().join("locks"),
@@ -45,11 +48,13 @@ impl Folder {
         }
     }
 
+    /// The engine's URL.
     pub(super) fn url(&self) -> String {
         let path = self.path().to_string_lossy().replace('%', "%25").replace('?', "%3F");
         format!("file://{path}")
     }
 
+    /// Fills up the disk.
     pub(super) fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         match (&self.storage, fault) {
             (Storage::SmallDisk(disk), FaultKind::DiskFull) => {
@@ -60,6 +65,7 @@ impl Folder {
         }
     }
 
+    /// Frees the disk; returns a note on the result.
     pub(super) fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         match (&self.storage, fault) {
             (Storage::SmallDisk(disk), FaultKind::DiskFull) => {

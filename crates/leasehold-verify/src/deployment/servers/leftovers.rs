@@ -1,7 +1,6 @@
-//! What our own servers still store after all clients have ended.
-//!
-//! The conductor's inspection finds leftover locks. This module finds the rest: keys that never
-//! expire, claims without a majority, nodes of sessions that were never closed.
+//! Finds what servers still store after all clients have ended, beyond the locks that an inspection
+//! shows: keys that never expire, claims without a majority, nodes of sessions that were not
+//! closed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,19 +11,19 @@ use leasehold_testbed::zookeeper;
 
 use crate::deployment::{RunError, format};
 
-/// The leftovers: the place, and the item.
+/// A list of leftovers: each is a place, and what was found there.
 pub(in crate::deployment) type Leftovers = Vec<(String, String)>;
 
-/// The prefix of all our keys.
+/// The prefix of all of leasehold's keys.
 const KEY_PREFIX: &str = "leasehold:";
-/// The prefix of records, which stay until they are removed.
+/// The prefix of records' keys, which never expire by design.
 const RECORD_PREFIX: &str = "leasehold:r";
 /// The reply of `PTTL` for a key that never expires.
 const NO_EXPIRY: i64 = -1;
-/// Three times the time limit of an inspection of one node.
+/// The TTL of the client that inspects one node: it gives up an inspection after a third of it.
 const INSPECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Our keys on these servers that never expire.
+/// Finds keys of leasehold on these Redis servers that never expire, except records.
 pub(super) async fn unexpiring_keys(servers: &[SocketAddr]) -> Result<Leftovers, RunError> {
     let mut left = Leftovers::new();
     for (at, addr) in servers.iter().enumerate() {
@@ -42,6 +41,7 @@ pub(super) async fn unexpiring_keys(servers: &[SocketAddr]) -> Result<Leftovers,
     Ok(left)
 }
 
+/// All keys of leasehold on this server.
 async fn scan_keys(client: &mut RespClient) -> Result<Vec<String>, RunError> {
     let odd = || RunError::new("unexpected reply of Redis to SCAN");
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
@@ -60,8 +60,8 @@ async fn scan_keys(client: &mut RespClient) -> Result<Vec<String>, RunError> {
     }
 }
 
-/// Claims to these locks on any of Redlock's servers, each queried alone: a query of all servers
-/// would ignore a claim without a majority.
+/// Finds claims to these locks on any of Redlock's servers. Each server is inspected alone, because
+/// an inspection of all of them ignores a claim without a majority.
 pub(super) async fn leftover_claims(
     servers: &[SocketAddr],
     options: &str,
@@ -84,7 +84,7 @@ pub(super) async fn leftover_claims(
     Ok(left)
 }
 
-/// The ephemeral nodes below a path, as these members report them.
+/// Finds the ephemeral ZooKeeper nodes below a path, as these servers report them.
 pub(super) async fn ephemeral_nodes(servers: &[SocketAddr], path: &str) -> Result<Leftovers, RunError> {
     let mut left = Leftovers::new();
     for addr in servers {

@@ -1,4 +1,4 @@
-//! The servers that were started here, and their faults.
+//! The servers that a test run starts, and their faults.
 
 mod clock;
 mod cluster;
@@ -25,9 +25,9 @@ use super::{ActiveFault, DeploymentOptions, LocalEngine, RunError};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// The servers that were started here.
+/// The servers that a test run has started.
 pub(super) enum LocalServers {
-    /// None: the engine is in this process, or belongs to the user.
+    /// No server: the engine is `memory:`, or its servers belong to the user.
     None,
     Folder(Folder),
     Redis(Box<RedisServers>),
@@ -38,6 +38,7 @@ pub(super) enum LocalServers {
 }
 
 impl LocalServers {
+    /// Starts the servers that the engine needs for these faults.
     pub(super) async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
         Ok(match local {
             LocalEngine::Memory => Self::None,
@@ -51,7 +52,7 @@ impl LocalServers {
         })
     }
 
-    /// The URL for clients that bypass the proxies.
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         match self {
             Self::None => "memory:".to_owned(),
@@ -64,7 +65,8 @@ impl LocalServers {
         }
     }
 
-    /// The servers that report the addresses of the others to clients.
+    /// The addresses of the Sentinels, which tell clients the others' addresses; empty: there are
+    /// none.
     pub(super) fn discovery_servers(&self) -> Vec<SocketAddr> {
         match self {
             Self::Redis(redis) => redis.sentinels(),
@@ -72,7 +74,7 @@ impl LocalServers {
         }
     }
 
-    /// The servers that get a proxy; none if that is impossible.
+    /// The addresses of the servers that get a proxy; empty: the engine has no network.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match self {
             Self::None | Self::Folder(_) => Vec::new(),
@@ -97,11 +99,12 @@ impl LocalServers {
     }
 
     /// Whether the servers redirect clients to each other.
-    pub(super) fn redirect_clients(&self) -> bool {
+    pub(super) fn redirects_clients(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Names for locks.
+    /// Names for `count` locks, made from `base`; in a cluster one on each master instead. `prefix`
+    /// is what the engine puts before each name.
     pub(super) fn lock_names(&mut self, base: &str, prefix: &str, count: usize) -> Vec<String> {
         match self {
             Self::Cluster(cluster) => cluster.lock_names(base, prefix),
@@ -109,7 +112,8 @@ impl LocalServers {
         }
     }
 
-    /// The same for locks that are held all the time.
+    /// Names for anchor locks, which are held during a whole run: one on each master of a cluster;
+    /// none for any other engine.
     pub(super) fn anchor_names(&mut self, base: &str) -> Vec<String> {
         match self {
             Self::Cluster(cluster) => cluster.anchor_names(base),
@@ -122,33 +126,36 @@ impl LocalServers {
         matches!((self, fault), (Self::Zookeeper(_), FaultKind::Partition))
     }
 
-    /// Whether half of the workers must not notice the beginning of a fault. ZooKeeper's clients
-    /// have sessions, which do not depend on connections.
-    fn silences_connections(&self, fault: FaultKind, guard: bool) -> bool {
+    /// Whether half of the connections pass no more data from the beginning of this fault, without
+    /// being closed, so that their clients do not notice it.
+    fn silences_connections(&self, fault: FaultKind, has_safeguards: bool) -> bool {
         match self {
-            // A cluster silences connections itself, so that its other masters are not disturbed.
+            // ZooKeeper's clients have sessions, which do not depend on connections. A cluster
+            // silences the connections of one master only, itself.
             Self::None | Self::Folder(_) | Self::Zookeeper(_) | Self::Cluster(_) => false,
             Self::Redis(_) | Self::Redlock(_) | Self::Sql(_) => match fault {
                 FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
-                // After the clock went back, a holder that cannot renew leaves a claim that lasts
+                // If the clock goes back, a holder that cannot renew would leave a claim that lasts
                 // longer by as much.
-                FaultKind::Clock => !guard,
+                FaultKind::Clock => !has_safeguards,
                 _ => false,
             },
         }
     }
 
+    /// Begins a server fault. `minority` are the indices of the servers that it may hit if servers
+    /// vote.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
         minority: &[usize],
         network: Option<&Network>,
-        guard: bool,
+        has_safeguards: bool,
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
         // A fail-over silences connections later, when there are grants to lose.
-        if let Some(lines) = network.filter(|_| self.silences_connections(fault, guard)) {
-            lines.silence_half_of_connections(rng);
+        if let Some(network) = network.filter(|_| self.silences_connections(fault, has_safeguards)) {
+            network.silence_half_of_connections(rng);
         }
         match self {
             Self::None => Err(unsupported_fault(fault)),
@@ -161,8 +168,8 @@ impl LocalServers {
         }
     }
 
-    /// Whether this fault may hit a majority of the voters with the guard on; if so, it does the
-    /// next time.
+    /// Makes the next fault of this kind hit a majority of the voting servers; returns `false` if
+    /// it cannot.
     pub(super) fn hit_majority_next(&mut self, fault: FaultKind) -> bool {
         match self {
             Self::Redlock(redlock) if fault == FaultKind::Wipe => {
@@ -173,7 +180,7 @@ impl LocalServers {
         }
     }
 
-    /// Remembers the servers' state.
+    /// Records the servers' state at the beginning of a run.
     pub(super) async fn save_baseline(&mut self) -> Result<(), RunError> {
         match self {
             Self::Redis(redis) => redis.save_baseline().await,
@@ -181,7 +188,8 @@ impl LocalServers {
         }
     }
 
-    /// Checks that the state has only changed by our own faults.
+    /// Fails if Sentinels have replaced a master without an injected fault since
+    /// [`save_baseline`](Self::save_baseline).
     pub(super) async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         match self {
             Self::Redis(redis) => redis.check_no_foreign_failover().await,
@@ -189,7 +197,7 @@ impl LocalServers {
         }
     }
 
-    /// The leftovers on the servers.
+    /// What the servers still store although all workers have ended.
     pub(super) async fn leftovers(&self, locks: &[String]) -> Result<Leftovers, RunError> {
         match self {
             Self::Redis(redis) => leftovers::unexpiring_keys(&redis.addrs()).await,
@@ -200,15 +208,15 @@ impl LocalServers {
         }
     }
 
-    /// The clients' sessions at a database.
-    pub(super) async fn sessions(&self) -> Result<Leftovers, RunError> {
+    /// The clients' sessions at a database; empty for any other engine.
+    pub(super) async fn client_sessions(&self) -> Result<Leftovers, RunError> {
         match self {
             Self::Sql(sql) => sql.client_sessions().await,
             _ => Ok(Leftovers::new()),
         }
     }
 
-    /// Whether the servers that were not hit can serve.
+    /// Whether servers that the active fault does not hit can serve now.
     pub(super) async fn can_others_serve(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.can_others_serve().await,
@@ -219,6 +227,7 @@ impl LocalServers {
         }
     }
 
+    /// Ends the active fault; returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         match self {
             Self::None => Err(unsupported_fault(fault)),
@@ -232,7 +241,7 @@ impl LocalServers {
     }
 }
 
-/// A fault that no server here can have.
+/// The error for a fault that the servers cannot have.
 fn unsupported_fault(fault: FaultKind) -> RunError {
     RunError::new(format!("no server here supports the fault {fault}"))
 }

@@ -1,4 +1,4 @@
-//! A Redis that is out of memory.
+//! Fills the memory of a Redis server.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,23 +11,25 @@ use crate::deployment::RunError;
 use crate::deployment::network::RepeatingTask;
 use crate::rng::Rng;
 
-/// The keys that fill the memory: few and large, so that the locks are among the keys that the
-/// server samples for eviction.
+/// How many keys fill the memory: few, so that the server's samples for eviction include the locks.
 const FILLER_KEYS: usize = 48;
+/// The size of each key that fills the memory.
 const FILLER_BYTES: usize = 64 * 1024;
-/// How many keys the server samples for the one that expires first: with the default of five, the
-/// sample often contains no lock.
+/// How many keys the server samples to evict the one that expires first. With the default of five,
+/// the sample often contains no lock.
 const EVICTION_SAMPLES: &str = "256";
+/// The server's default of `maxmemory-samples`, which is restored.
 const DEFAULT_EVICTION_SAMPLES: &str = "5";
-/// How much memory is missing, in bytes.
+/// By how many bytes the used memory exceeds the limit that is set.
 const MISSING_BYTES: u64 = 256 * 1024;
-/// Longer than any lock's record: the server evicts first the keys that expire first.
+/// The TTL of the keys that fill the memory: longer than that of any lock's record, because the
+/// server evicts first what expires first.
 const FILLER_TTL_SECONDS: &str = "86400";
 
-/// Ends the wait for a server that does not respond.
+/// The longest wait for a server to respond.
 const RESPONSE_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
 
-/// Sends a command; an error reply is an error.
+/// Sends a command on a new connection. An error reply is returned as an error.
 pub(super) async fn command(addr: SocketAddr, arguments: &[&str]) -> Result<Reply, RunError> {
     match RespClient::connect(addr).await?.command(arguments).await? {
         Reply::Error(text) => {
@@ -37,13 +39,13 @@ pub(super) async fn command(addr: SocketAddr, arguments: &[&str]) -> Result<Repl
     }
 }
 
-/// Retries until the server replies: a busy machine must not end a run. Only for idempotent
+/// Sends a command, and retries until the server replies without an error. Only for idempotent
 /// commands.
 pub(super) async fn command_with_retry(addr: SocketAddr, arguments: &[&str]) -> Result<Reply, RunError> {
     Ok(try_eventually("reply of Redis", RESPONSE_TIMEOUT, || command(addr, arguments)).await?)
 }
 
-/// One section of the server's `INFO`.
+/// One section of the server's `INFO`, as names and values.
 pub(super) async fn info_section(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, RunError> {
     let Reply::Bulk(text) = command_with_retry(addr, &["INFO", section]).await? else {
         return Err(RunError::new("unexpected reply of Redis to INFO"));
@@ -52,10 +54,12 @@ pub(super) async fn info_section(addr: SocketAddr, section: &str) -> Result<Hash
     Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// A server without free memory, until [`free`](FullMemory::free).
+/// A server whose memory is full, until [`free`](FullMemory::free).
 pub(super) struct FullMemory {
     addr: SocketAddr,
+    /// How many keys the server had evicted before.
     evicted_before: u64,
+    /// The task that fills the memory again after evictions.
     refill_task: RepeatingTask,
 }
 
@@ -90,7 +94,7 @@ impl FullMemory {
         Ok(Self { addr, evicted_before: evicted, refill_task })
     }
 
-    /// Frees the memory; returns how many keys were evicted.
+    /// Frees the memory; returns how many keys were evicted meanwhile.
     pub(super) async fn free(self) -> Result<u64, RunError> {
         let Self { addr, evicted_before: evicted, refill_task } = self;
         refill_task.stop().await;
@@ -104,6 +108,7 @@ impl FullMemory {
     }
 }
 
+/// Writes the filler key with this number, from 0.
 async fn write_filler(addr: SocketAddr, at: usize) -> Result<(), RunError> {
     RespClient::connect(addr)
         .await?
@@ -116,6 +121,7 @@ fn filler_key(at: usize) -> String {
     format!("leasehold-verify-fill:{at}")
 }
 
+/// A number from a section of `INFO`; 0 if it is missing.
 fn info_number(info: &HashMap<String, String>, key: &str) -> u64 {
     info.get(key).and_then(|value| value.parse().ok()).unwrap_or_default()
 }

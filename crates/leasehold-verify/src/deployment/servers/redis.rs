@@ -1,4 +1,4 @@
-//! One Redis, or a master with a replica and the Sentinels that replace it.
+//! One Redis server, or a master with a replica and the Sentinels that replace it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,34 +15,39 @@ use crate::deployment::{ActiveFault, DeploymentOptions, RunError, UrlOption, for
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// Ends the wait for a set that does not recover.
+/// The longest wait for the servers to recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// Sentinels replace a master that is unreachable for this long. On a busy machine, a healthy
-/// server may wait a second for the processor.
+/// Sentinels replace a master that is unreachable for this long: longer than a healthy server may
+/// wait for the processor on a busy machine.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-/// With the guard off, the data must be lost before the leases expire.
+/// Sentinels replace an unreachable master after this time if its replacement must come before the
+/// leases expire.
 const SHORT_DOWN_AFTER: Duration = Duration::from_secs(1);
-/// The longest outage of a master that must not be replaced.
+/// The longest outage of a master that Sentinels must not replace.
 const MAX_MASTER_OUTAGE: Duration = Duration::from_millis(300);
-/// Space for the append-only file, which is rewritten at this size.
+/// The size of the small disk for the server's data.
 const DISK_BYTES: u64 = 64 * 1024 * 1024;
+/// Redis compacts its append-only file from this size on.
 const AOF_REWRITE_SIZE: &str = "8mb";
 
-/// The servers that were started.
+/// A single Redis server, or a set with Sentinels.
 pub(in crate::deployment) struct RedisServers {
     servers: Topology,
-    /// One per server, if they are to jump.
+    /// The wall clock of each server; empty: no fault moves them.
     server_clocks: Vec<ServerClock>,
-    /// Whether the master is replaced after its clock was set back.
+    /// Whether the fault `clock` also replaces the master by a replica.
     replaces_master: bool,
+    /// The active fault `evict`.
     full_memory: Option<FullMemory>,
+    /// The active fault `read-only`.
     read_only: Option<ReadOnlyCause>,
-    /// The server that was hit last.
+    /// The index of the server that was hit last.
     target: usize,
-    /// The master and the Sentinels' configuration epoch at the start of the run.
+    /// The index of the master, and the Sentinels' configuration epoch, at the start of the run.
     baseline: Option<(usize, u64)>,
+    /// The options of the URL, with their `?`.
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
@@ -52,27 +57,28 @@ enum Topology {
 }
 
 impl RedisServers {
-    /// Starts one server, or with `sentinels` a set.
-    pub(super) async fn start(options: &DeploymentOptions, sentinels: bool) -> Result<Self, RunError> {
-        let mut each = redis::Redis::new();
+    /// Starts one server or, with `has_sentinels`, a master with a replica and Sentinels.
+    pub(super) async fn start(options: &DeploymentOptions, has_sentinels: bool) -> Result<Self, RunError> {
+        let mut server_template = redis::Redis::new();
         if options.has_fault(FaultKind::Crash) || options.has_fault(FaultKind::DiskFull) {
             let durable =
                 ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", AOF_REWRITE_SIZE];
-            each = each.args(&durable);
+            server_template = server_template.args(&durable);
         }
         if options.has_fault(FaultKind::DiskFull) {
-            each = each.disk(DISK_BYTES);
+            server_template = server_template.disk(DISK_BYTES);
         }
         let mut clocks = Vec::new();
         let mut node = || {
             let clock = ServerClock::for_options(options, false)?;
-            let node = clock.iter().fold(each.clone(), |node, clock| node.clock(clock.clock()));
+            let node = clock.iter().fold(server_template.clone(), |node, clock| node.clock(clock.clock()));
             clocks.extend(clock);
             Ok::<_, RunError>(node)
         };
-        let servers = if sentinels {
-            // The replacement must happen before the leases expire.
-            let soon = !options.guard || options.option == Some(UrlOption::Replicas);
+        let servers = if has_sentinels {
+            // In a negative control, and with `replicas`, the replacement must come before the
+            // leases expire.
+            let soon = !options.has_safeguards || options.option == Some(UrlOption::Replicas);
             let down_after = if soon { SHORT_DOWN_AFTER } else { DOWN_AFTER };
             let (master, replica) = (node()?, node()?);
             Topology::Sentinel(SentinelSet::start_each(&master, &[replica], down_after).await?)
@@ -88,11 +94,12 @@ impl RedisServers {
             target: 0,
             baseline: None,
             options: options.url_options(),
-            is_guarded: options.guard,
+            has_safeguards: options.has_safeguards,
             ttl: options.ttl,
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         match &self.servers {
             Topology::Single(server) => format!("{}{}", server.url(), self.options),
@@ -100,6 +107,7 @@ impl RedisServers {
         }
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Topology::Single(server) => vec![server.addr()],
@@ -107,6 +115,7 @@ impl RedisServers {
         }
     }
 
+    /// The addresses of the Sentinels; empty for a single server.
     pub(super) fn sentinels(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Topology::Single(_) => Vec::new(),
@@ -114,10 +123,12 @@ impl RedisServers {
         }
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         Ok(vec![server_version(self.server(0).addr()).await?])
     }
 
+    /// The server with this index.
     fn server(&self, at: usize) -> &Server {
         match &self.servers {
             Topology::Single(server) => server,
@@ -125,6 +136,7 @@ impl RedisServers {
         }
     }
 
+    /// The server with this index.
     fn server_mut(&mut self, at: usize) -> &mut Server {
         match &mut self.servers {
             Topology::Single(server) => server,
@@ -132,6 +144,7 @@ impl RedisServers {
         }
     }
 
+    /// The index of the master, as the Sentinels report it.
     async fn current_master(&self) -> Result<usize, RunError> {
         match &self.servers {
             Topology::Single(_) => Ok(0),
@@ -139,31 +152,32 @@ impl RedisServers {
         }
     }
 
-    /// The master; retried until a Sentinel answers.
+    /// The index of the master; retried until a Sentinel answers.
     async fn await_master(&self) -> Result<usize, RunError> {
         Ok(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || self.current_master()).await?)
     }
 
-    /// The master, and the Sentinels' configuration epoch. `None` for a single server, and in a
-    /// negative control (a safeguard is off): there an unplanned fail-over only adds another
-    /// violation of the expected kind.
+    /// The index of the master, and the Sentinels' configuration epoch. `None` for a single server,
+    /// and in a negative control, in which an unplanned fail-over only adds a violation of the
+    /// expected kind.
     async fn master_and_epoch(&self) -> Result<Option<(usize, u64)>, RunError> {
         match &self.servers {
-            Topology::Sentinel(set) if self.is_guarded => {
+            Topology::Sentinel(set) if self.has_safeguards => {
                 Ok(Some(try_eventually("reply of a Sentinel", RECOVERY_TIMEOUT, || set.master_and_epoch()).await?))
             }
             _ => Ok(None),
         }
     }
 
-    /// Remembers the master: from now on only our faults replace it.
+    /// Records the current master, with which
+    /// [`check_no_foreign_failover`](Self::check_no_foreign_failover) compares later.
     pub(super) async fn save_baseline(&mut self) -> Result<(), RunError> {
         self.baseline = self.master_and_epoch().await?;
         Ok(())
     }
 
-    /// Whether the Sentinels replaced a master that no fault had hit. The checker cannot know what
-    /// was lost then.
+    /// Fails if the Sentinels replaced a master that no fault had hit: the checker cannot know
+    /// which locks were lost then.
     pub(super) async fn check_no_foreign_failover(&self) -> Result<(), RunError> {
         match (self.baseline, self.master_and_epoch().await?) {
             (Some(known), Some(now)) if known != now => Err(RunError::transient(format!(
@@ -175,7 +189,7 @@ impl RedisServers {
         }
     }
 
-    /// A description in words.
+    /// The server with this index in words, for the description of a fault.
     fn server_name(&self, at: usize) -> String {
         match &self.servers {
             Topology::Single(_) => "the server".to_owned(),
@@ -183,6 +197,7 @@ impl RedisServers {
         }
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
@@ -193,15 +208,15 @@ impl RedisServers {
         self.target = self.await_master().await?;
         let (hit, ttl) = (self.target, self.ttl);
         let target = self.server_name(hit);
-        let down = if matches!(self.servers, Topology::Sentinel(_)) { MAX_MASTER_OUTAGE } else { ttl * 3 / 2 };
+        let max_outage = if matches!(self.servers, Topology::Sentinel(_)) { MAX_MASTER_OUTAGE } else { ttl * 3 / 2 };
         match fault {
             FaultKind::Crash => {
                 self.server_mut(hit).kill()?;
-                Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, down)))
+                Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, max_outage)))
             }
             FaultKind::Wipe => {
                 self.server_mut(hit).kill()?;
-                // It must restart before the leases that it lost expire.
+                // It must restart long before the leases that it lost would have expired.
                 Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, (ttl / 4).min(MAX_MASTER_OUTAGE))))
             }
             FaultKind::Failover => self.fail_over(target, network, rng).await,
@@ -214,17 +229,18 @@ impl RedisServers {
                 Ok(ActiveFault::new(target, rng.duration_in(ttl / 2, ttl * 2)))
             }
             FaultKind::ReadOnly => {
-                // Sentinels would reconfigure a replica without a master.
-                let how = match self.servers {
+                // Sentinels would reconfigure a replica of a master that does not exist.
+                let cause = match self.servers {
                     Topology::Single(_) => ReadOnlyCause::random(rng),
                     Topology::Sentinel(_) => ReadOnlyCause::TooFewReplicas,
                 };
-                how.apply(self.server(hit).addr()).await?;
-                self.read_only = Some(how);
-                Ok(ActiveFault::new(format!("{target}: {}", how.description()), rng.duration_in(ttl, ttl * 3)))
+                cause.apply(self.server(hit).addr()).await?;
+                self.read_only = Some(cause);
+                Ok(ActiveFault::new(format!("{target}: {}", cause.description()), rng.duration_in(ttl, ttl * 3)))
             }
             FaultKind::Evict => {
-                self.full_memory = Some(FullMemory::fill(self.server(hit).addr(), !self.is_guarded, ttl, rng).await?);
+                self.full_memory =
+                    Some(FullMemory::fill(self.server(hit).addr(), !self.has_safeguards, ttl, rng).await?);
                 Ok(ActiveFault::new(target, rng.duration_in(ttl, ttl * 3)))
             }
             FaultKind::DiskFull => {
@@ -235,32 +251,34 @@ impl RedisServers {
         }
     }
 
-    /// The master dies with grants that no replica has.
+    /// Kills the master after it made grants that no replica has.
     async fn fail_over(
         &mut self,
         target: String,
         network: Option<&Network>,
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
-        let (guard, ttl) = (self.is_guarded, self.ttl);
+        let (has_safeguards, ttl) = (self.has_safeguards, self.ttl);
         let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Failover)) };
         set.cut_replication().await?;
         // Workers continue for a while; the fail-over loses all grants of that time.
-        let a_while = if guard { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
+        let a_while =
+            if has_safeguards { rng.duration_in(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
         tokio::time::sleep(a_while).await;
-        if let Some(lines) = network {
-            lines.silence_half_of_connections(rng);
+        if let Some(network) = network {
+            network.silence_half_of_connections(rng);
         }
         let killed = set.kill_master().await;
-        // Resume the replicas also after an error.
+        // The replicas must resume even if the kill failed.
         set.resume_replicas()?;
         killed?;
         Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
     }
 
-    /// A replica that has all grants, and whose clock is ahead, replaces the master.
+    /// Kills the master, whose clock was set back, after it renewed leases. A replica replaces it
+    /// that has all grants, and whose clock is ahead of the master's.
     async fn replace_master_with_slow_clock(&mut self, target: String, rng: &mut Rng) -> Result<ActiveFault, RunError> {
-        // Leases are renewed by the clock that was set back.
+        // Meanwhile leases are renewed by the clock that was set back.
         tokio::time::sleep(rng.duration_in(self.ttl / 4, self.ttl / 2)).await;
         let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(FaultKind::Clock)) };
         set.kill_master().await?;
@@ -268,11 +286,12 @@ impl RedisServers {
         Ok(ActiveFault::new(target, rng.duration_in(Duration::ZERO, Duration::from_millis(500))).with_others_serving())
     }
 
-    /// Whether the Sentinels have promoted another server.
+    /// Whether the Sentinels have promoted a server that was not hit.
     pub(super) async fn can_others_serve(&self) -> bool {
         self.current_master().await.is_ok_and(|master| master != self.target)
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let hit = self.target;
         match fault {
@@ -290,8 +309,8 @@ impl RedisServers {
                 self.server_clocks.get(hit).map(ServerClock::offset_note).ok_or_else(|| unsupported_fault(fault))
             }
             FaultKind::ReadOnly => {
-                let how = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
-                how.revert(self.server(hit).addr()).await?;
+                let cause = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
+                cause.revert(self.server(hit).addr()).await?;
                 Ok("it accepts writes again".to_owned())
             }
             FaultKind::Evict => {
@@ -300,18 +319,19 @@ impl RedisServers {
             }
             FaultKind::DiskFull => {
                 self.server(hit).disk().ok_or_else(|| unsupported_fault(fault))?.free()?;
-                let died = !self.server_mut(hit).is_running()?;
-                if died {
+                let had_ended = !self.server_mut(hit).is_running()?;
+                if had_ended {
                     self.server_mut(hit).restart(Data::Keep).await?;
                 }
                 let settled = self.await_stable_master().await?;
-                Ok(if died { format!("it had ended, and was restarted; {settled}") } else { settled })
+                Ok(if had_ended { format!("it had ended, and was restarted; {settled}") } else { settled })
             }
             _ => Err(unsupported_fault(fault)),
         }
     }
 
-    /// Waits until another server is the master, and makes the old one follow it.
+    /// Waits until another server is the master, and restarts the old one as its replica. Returns a
+    /// note.
     async fn finish_failover(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let hit = self.target;
         let Topology::Sentinel(set) = &mut self.servers else { return Err(unsupported_fault(fault)) };
@@ -320,7 +340,7 @@ impl RedisServers {
         self.await_stable_master().await
     }
 
-    /// Waits until a set has one master again, which the others follow.
+    /// Waits until the set has one master, which the other server follows. Returns a note.
     async fn await_stable_master(&mut self) -> Result<String, RunError> {
         let (hit, all) = (self.target, self.addrs());
         if matches!(self.servers, Topology::Single(_)) {
@@ -330,8 +350,8 @@ impl RedisServers {
         if master != hit
             && let (Some(old), Some(new)) = (all.get(hit), all.get(master))
         {
-            // The Sentinels would send the same command some seconds later; if they do so now, they
-            // close every connection to it, including this one.
+            // The Sentinels would send the same command some seconds later. If they send it just
+            // now, they close all connections to the old master, so the command is retried.
             let port = new.port().to_string();
             let words = ["REPLICAOF", "127.0.0.1", &port];
             try_eventually("old master that follows the new one", RECOVERY_TIMEOUT, || command(*old, &words)).await?;
@@ -347,7 +367,7 @@ impl RedisServers {
     }
 }
 
-/// The version that the server reports.
+/// The version that the server reports: `redis-server 7.0.15`.
 pub(super) async fn server_version(addr: SocketAddr) -> Result<String, RunError> {
     let facts = info_section(addr, "server").await?;
     Ok(format!("redis-server {}", facts.get("redis_version").map_or("of unknown version", String::as_str)))

@@ -1,10 +1,12 @@
 //! Five independent Redis servers.
 //!
-//! With the guard on, all faults hit the same two servers: the guarantee is that a majority of
+//! With the safeguards on, all faults hit the same two servers: the guarantee is that a majority of
 //! correct servers is enough. If other servers were hit each time, fewer than three might keep a
-//! lock before it is renewed. Their clocks only go back: a holder with just three servers, two of
-//! which end its lease early, would keep only one. On request, a majority may lose its data: with
-//! `strict`, those servers grant nothing during a cool-down.
+//! lock before it is renewed.
+//!
+//! With the fault `clock` their clocks only go back: if two of a holder's three servers ended its
+//! lease early, only one would keep it. On request, a majority may lose its data: with `strict`,
+//! those servers grant nothing during a cool-down.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,57 +26,62 @@ use crate::rng::Rng;
 /// How many servers there are.
 const NODE_COUNT: usize = 5;
 
+/// Five independent Redis servers.
 pub(in crate::deployment) struct RedlockServers {
     servers: Vec<Server>,
-    /// One per server, if they are to jump, and how many seconds it is ahead.
+    /// The wall clock of each server, and how many seconds it is ahead; empty: no fault moves them.
     clocks: Vec<(WallClock, i64)>,
+    /// The indices of the servers that the active fault hits.
     targets: Vec<usize>,
-    /// Whether a majority loses its data next time, with the guard on.
+    /// Whether the next loss of data hits a majority, although the safeguards are on.
     hits_majority_next: bool,
     read_only: Option<ReadOnlyCause>,
+    /// The options of the URL, with their `?`.
     options: String,
-    is_guarded: bool,
+    has_safeguards: bool,
     ttl: Duration,
 }
 
 impl RedlockServers {
-    pub(super) async fn start(setup: &DeploymentOptions) -> Result<Self, RunError> {
-        let mut each = redis::Redis::new();
-        if setup.has_fault(FaultKind::Crash) {
-            each = each.args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    pub(super) async fn start(deployment_options: &DeploymentOptions) -> Result<Self, RunError> {
+        let mut server_template = redis::Redis::new();
+        if deployment_options.has_fault(FaultKind::Crash) {
+            server_template = server_template.args(&["--appendonly", "yes", "--appendfsync", "always"]);
         }
         let (mut servers, mut clocks) = (Vec::new(), Vec::new());
         for _ in 0..NODE_COUNT {
-            let mut one = each.clone();
-            if setup.has_fault(FaultKind::Clock) || setup.has_fault(FaultKind::Ahead) {
+            let mut server = server_template.clone();
+            if deployment_options.has_fault(FaultKind::Clock) || deployment_options.has_fault(FaultKind::Ahead) {
                 let clock = WallClock::new()?;
-                one = one.clock(&clock);
+                server = server.clock(&clock);
                 clocks.push((clock, 0));
             }
-            servers.push(one.start().await?);
+            servers.push(server.start().await?);
         }
-        let (options, guard, ttl) = (setup.url_options(), setup.guard, setup.ttl);
         Ok(Self {
             servers,
             clocks,
             targets: Vec::new(),
             hits_majority_next: false,
             read_only: None,
-            options,
-            is_guarded: guard,
-            ttl,
+            options: deployment_options.url_options(),
+            has_safeguards: deployment_options.has_safeguards,
+            ttl: deployment_options.ttl,
         })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("redlock://{}{}", hosts.join(","), self.options)
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(Server::addr).collect()
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         let mut versions = Vec::new();
         for server in &self.servers {
@@ -84,6 +91,7 @@ impl RedlockServers {
         Ok(versions)
     }
 
+    /// What the servers still store although all workers have ended.
     pub(super) async fn leftovers(&self, locks: &[String]) -> Result<Leftovers, RunError> {
         let mut left = leftovers::unexpiring_keys(&self.addrs()).await?;
         // On a server whose clock was set back, a claim may last for hours.
@@ -98,21 +106,22 @@ impl RedlockServers {
         self.hits_majority_next = true;
     }
 
+    /// Begins a fault; with the safeguards on, `minority` are the indices of the servers that it
+    /// may hit. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(
         &mut self,
         fault: FaultKind,
         minority: &[usize],
         rng: &mut Rng,
     ) -> Result<ActiveFault, RunError> {
-        let most = minority.len() as u64;
-        let wide = std::mem::take(&mut self.hits_majority_next) && fault == FaultKind::Wipe;
+        let hits_majority = std::mem::take(&mut self.hits_majority_next) && fault == FaultKind::Wipe;
         self.targets = match fault {
-            // Three that lose data, or whose leases end early: a majority.
-            FaultKind::Wipe | FaultKind::Clock if !self.is_guarded || wide => {
+            // A majority: three servers.
+            FaultKind::Wipe | FaultKind::Clock if !self.has_safeguards || hits_majority => {
                 rng.choose_indices(NODE_COUNT / 2 + 1, NODE_COUNT)
             }
             _ => {
-                let count = rng.in_range(1, most) as usize;
+                let count = rng.in_range(1, minority.len() as u64) as usize;
                 rng.choose_indices(count, minority.len()).iter().filter_map(|at| minority.get(*at).copied()).collect()
             }
         };
@@ -123,7 +132,7 @@ impl RedlockServers {
                 for at in &self.targets {
                     self.servers[*at].kill()?;
                 }
-                // The data must be lost before the leases expire.
+                // The servers must be back, empty, long before the leases expire.
                 let duration = match fault {
                     FaultKind::Wipe => rng.duration_in(Duration::ZERO, ttl / 8),
                     _ => ActiveFault::outage_duration(ttl, rng),
@@ -132,7 +141,7 @@ impl RedlockServers {
                 Ok(if self.targets.len() <= NODE_COUNT / 2 { active_fault.with_others_serving() } else { active_fault })
             }
             FaultKind::Clock | FaultKind::Ahead => {
-                let is_back = self.is_guarded && fault == FaultKind::Clock;
+                let is_back = self.has_safeguards && fault == FaultKind::Clock;
                 let seconds = if is_back { jump_back_seconds(rng) } else { jump_ahead_seconds(ttl, rng) };
                 for at in &self.targets {
                     let (clock, ahead) = self.clocks.get_mut(*at).ok_or_else(|| unsupported_fault(fault))?;
@@ -145,18 +154,22 @@ impl RedlockServers {
                 ))
             }
             FaultKind::ReadOnly => {
-                let how = ReadOnlyCause::random(rng);
+                let cause = ReadOnlyCause::random(rng);
                 for at in &self.targets {
-                    how.apply(self.servers[*at].addr()).await?;
+                    cause.apply(self.servers[*at].addr()).await?;
                 }
-                self.read_only = Some(how);
-                Ok(ActiveFault::new(format!("{target}: {}", how.description()), ActiveFault::outage_duration(ttl, rng))
-                    .with_others_serving())
+                self.read_only = Some(cause);
+                Ok(ActiveFault::new(
+                    format!("{target}: {}", cause.description()),
+                    ActiveFault::outage_duration(ttl, rng),
+                )
+                .with_others_serving())
             }
             _ => Err(unsupported_fault(fault)),
         }
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let hit = std::mem::take(&mut self.targets);
         let data = match fault {
@@ -164,18 +177,18 @@ impl RedlockServers {
             FaultKind::Wipe => Data::Wipe,
             FaultKind::Clock | FaultKind::Ahead => return Ok("they stay there".to_owned()),
             FaultKind::ReadOnly => {
-                let how = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
+                let cause = self.read_only.take().ok_or_else(|| unsupported_fault(fault))?;
                 for at in &hit {
-                    how.revert(self.servers[*at].addr()).await?;
+                    cause.revert(self.servers[*at].addr()).await?;
                 }
                 return Ok("they accept writes again".to_owned());
             }
             _ => return Err(unsupported_fault(fault)),
         };
-        // Together, as they were stopped.
+        // They restart together, as they were killed together.
         let hit = self.servers.iter_mut().enumerate().filter(|(at, _)| hit.contains(at));
-        let back = hit.map(|(_, server)| server.restart(data));
-        futures_util::future::try_join_all(back).await?;
+        let restarts = hit.map(|(_, server)| server.restart(data));
+        futures_util::future::try_join_all(restarts).await?;
         Ok("all respond again".to_owned())
     }
 }

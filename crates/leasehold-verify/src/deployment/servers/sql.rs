@@ -1,4 +1,4 @@
-//! One MariaDB or PostgreSQL.
+//! One MariaDB or PostgreSQL server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,22 +14,25 @@ use crate::deployment::{ActiveFault, DeploymentOptions, LocalEngine, RunError};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// A few times the size of an empty database.
+/// The size of the small disk for the database: a few times that of an empty one.
 const DISK_BYTES: u64 = 160 * 1024 * 1024;
-/// A server that was not killed is restarted if it has not responded for this long after it has
+/// A server whose disk was full is restarted if it does not respond within this time after it has
 /// space again.
 const RESTART_AFTER: Duration = Duration::from_secs(10);
 
+/// One MariaDB or PostgreSQL server.
 pub(in crate::deployment) struct SqlServer {
     server: Server,
+    /// Whether it is MariaDB; otherwise it is PostgreSQL.
     is_mysql: bool,
+    /// The server's wall clock; `None`: no fault moves it.
     clock: Option<ServerClock>,
     ttl: Duration,
 }
 
 impl SqlServer {
     pub(super) async fn start(local: LocalEngine, options: &DeploymentOptions) -> Result<Self, RunError> {
-        // The engine repairs leases that begin in the future.
+        // The SQL engines repair leases that begin in the future.
         let clock = ServerClock::for_options(options, true)?;
         let mysql = local == LocalEngine::Mysql;
         let (mut maria, mut postgres) = (MariaDb::new().fsync(), Postgres::new().fsync());
@@ -43,23 +46,26 @@ impl SqlServer {
         Ok(Self { server, is_mysql: mysql, clock, ttl: options.ttl })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         self.server.url()
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         vec![self.server.addr()]
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
-        let (program, question) =
+        let (program, statement) =
             if self.is_mysql { ("mariadbd", "SELECT version()") } else { ("postgres", "SHOW server_version") };
-        let rows = self.query(question).await?;
+        let rows = self.query(statement).await?;
         let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
         Ok(vec![format!("{program} {version}")])
     }
 
-    /// The clients' sessions here.
+    /// The sessions that clients have at the server: each is its number, and its state and query.
     pub(super) async fn client_sessions(&self) -> Result<Leftovers, RunError> {
         let found = match self.is_mysql {
             true => mariadb::connections(&self.server).await?,
@@ -72,6 +78,7 @@ impl SqlServer {
         Ok(named.collect())
     }
 
+    /// Runs a statement as an administrator; returns its rows.
     async fn query(&self, statement: &str) -> Result<Vec<Vec<Option<String>>>, RunError> {
         let reply = if self.is_mysql {
             mariadb::query(&self.server, statement).await
@@ -81,6 +88,7 @@ impl SqlServer {
         Ok(reply?)
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let (target, ttl) = ("the server".to_owned(), self.ttl);
         match fault {
@@ -105,7 +113,7 @@ impl SqlServer {
         }
     }
 
-    /// Makes it refuse the writes of all users except administrators, or stop refusing.
+    /// Makes the server refuse writes of all users except administrators, or accept them again.
     async fn set_read_only(&self, is_read_only: bool) -> Result<(), RunError> {
         if self.is_mysql {
             self.query(&format!("SET GLOBAL read_only = {}", u8::from(is_read_only))).await?;
@@ -118,6 +126,7 @@ impl SqlServer {
         Ok(())
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         match fault {
             FaultKind::Crash => {
@@ -145,11 +154,11 @@ impl SqlServer {
         }
     }
 
-    /// Whether it recovers on its own, now that it has space.
+    /// Whether the server responds on its own, now that its disk has space.
     async fn responds_again(&mut self) -> bool {
         let running = self.server.pid();
         let answer = try_eventually("answer", RESTART_AFTER, || async {
-            // A process that has ended does not recover.
+            // A process that has ended does not come back.
             let gone = running.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
             if gone { Ok(false) } else { self.query("SELECT 1").await.map(|_| true) }
         });

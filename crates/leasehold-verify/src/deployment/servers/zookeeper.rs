@@ -1,4 +1,4 @@
-//! One ZooKeeper, or an ensemble of three.
+//! One ZooKeeper server, or an ensemble of three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,17 +12,19 @@ use crate::deployment::{ActiveFault, DeploymentOptions, RunError, format};
 use crate::history::FaultKind;
 use crate::rng::Rng;
 
-/// How many members there are if one of them is hit.
+/// How many members an ensemble has.
 const MEMBERS: usize = 3;
-/// Ends the wait for members that do not recover.
+/// The longest wait for the ensemble to recover.
 const RECOVERY_TIMEOUT: Duration = leasehold_testbed::TEST_TIMEOUT;
-/// When members notice that one is cut off: before the fault ends.
+/// How soon members notice that one is cut off; shorter than a partition.
 const PARTITION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parent path of the locks.
 const ROOT_PATH: &str = "/verify";
 
+/// One ZooKeeper server, or an ensemble of three.
 pub(in crate::deployment) struct ZookeeperServers {
     servers: Topology,
+    /// The index of the member that was hit last.
     target: usize,
     ttl: Duration,
 }
@@ -34,8 +36,8 @@ enum Topology {
 
 impl ZookeeperServers {
     pub(super) async fn start(options: &DeploymentOptions) -> Result<Self, RunError> {
-        let hits_one = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
-        let servers = if hits_one.iter().any(|fault| options.has_fault(*fault)) {
+        let needs_ensemble = [FaultKind::Leader, FaultKind::Partition, FaultKind::Crash];
+        let servers = if needs_ensemble.iter().any(|fault| options.has_fault(*fault)) {
             let mut member = ZooKeeper::new();
             if options.has_fault(FaultKind::Partition) {
                 member = member.peer_timeout(PARTITION_TIMEOUT);
@@ -47,11 +49,13 @@ impl ZookeeperServers {
         Ok(Self { servers, target: 0, ttl: options.ttl })
     }
 
+    /// The engine's URL without the proxies.
     pub(super) fn url(&self) -> String {
         let hosts: Vec<String> = self.addrs().iter().map(SocketAddr::to_string).collect();
         format!("zookeeper://{}{ROOT_PATH}", hosts.join(","))
     }
 
+    /// The addresses of the servers that get a proxy.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match &self.servers {
             Topology::Single(server) => vec![server.addr()],
@@ -59,10 +63,12 @@ impl ZookeeperServers {
         }
     }
 
+    /// The ephemeral nodes that are left although all workers have ended.
     pub(super) async fn leftovers(&self) -> Result<Leftovers, RunError> {
         leftovers::ephemeral_nodes(&self.addrs(), ROOT_PATH).await
     }
 
+    /// The versions that the servers report, such as `redis-server 7.0.15`.
     pub(super) async fn versions(&self) -> Result<Vec<String>, RunError> {
         let mut versions = Vec::new();
         for addr in self.addrs() {
@@ -75,6 +81,7 @@ impl ZookeeperServers {
         Ok(versions)
     }
 
+    /// Begins a fault. Fails if these servers cannot have it.
     pub(super) async fn begin_fault(&mut self, fault: FaultKind, rng: &mut Rng) -> Result<ActiveFault, RunError> {
         let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
         let leader = ensemble.leader().await?;
@@ -100,7 +107,7 @@ impl ZookeeperServers {
         }
     }
 
-    /// Whether one of the members that were not hit leads: then a majority follows it.
+    /// Whether a member that was not hit leads, which means that a majority follows it.
     pub(super) async fn can_others_serve(&self) -> bool {
         for (at, addr) in self.addrs().into_iter().enumerate() {
             if at != self.target
@@ -112,6 +119,7 @@ impl ZookeeperServers {
         false
     }
 
+    /// Ends the active fault, and waits until the servers respond. Returns a note on the result.
     pub(super) async fn end_fault(&mut self, fault: FaultKind) -> Result<String, RunError> {
         let Topology::Ensemble(ensemble) = &mut self.servers else { return Err(unsupported_fault(fault)) };
         match fault {

@@ -1,20 +1,20 @@
-// The run as lists, and the positions of their fields:
+// The page's data has arrays without field names. These constants are the positions of the fields.
 const LIFE = { lane: 0, worker: 1, pid: 2, from: 3, to: 4, killed: 5 };
 const PAUSE = { lane: 0, worker: 1, from: 2, to: 3, stalled: 4 };
 const SPAN = {
-  lane: 0, row: 1, lock: 2, worker: 3, begin: 4, granted: 5, sure: 6, to: 7, end: 8, deadline: 9,
-  token: 10, shared: 11, fate: 12, why: 13, how: 14, queued: 15, op: 16,
+  lane: 0, row: 1, lock: 2, worker: 3, requestedAt: 4, grantedAt: 5, reliedOnUntil: 6, heldUntil: 7, doneAt: 8, deadline: 9,
+  token: 10, shared: 11, outcome: 12, reason: 13, details: 14, queued: 15, op: 16,
 };
-const MARK = { lane: 0, row: 1, worker: 2, from: 3, t: 4, look: 5, register: 6, token: 7, what: 8, came: 9 };
-const BAND = { fault: 0, kind: 1, target: 2, from: 3, to: 4, note: 5, lanes: 6, style: 7, about: 8, label: 9 };
-const FLAG = { from: 0, to: 1, lanes: 2, promise: 3, title: 4 };
+const MARK = { lane: 0, row: 1, worker: 2, from: 3, to: 4, style: 5, register: 6, token: 7, what: 8, outcome: 9 };
+const BAND = { fault: 0, kind: 1, target: 2, from: 3, to: 4, note: 5, lanes: 6, style: 7, description: 8, label: 9 };
+const FLAG = { from: 0, to: 1, lanes: 2, guarantee: 3, title: 4 };
 const LANE = { name: 0, top: 1, height: 2, rows: 3 };
-const FATE = { open: 0, killed: 1, busy: 2, timedOut: 3, failed: 4, unknown: 5, released: 6, releaseFailed: 7, lost: 8, done: 9 };
-const FATES = [
+const OUTCOME = { open: 0, killed: 1, busy: 2, timedOut: 3, failed: 4, unknown: 5, released: 6, releaseFailed: 7, lost: 8, done: 9 };
+const OUTCOME_TEXTS = [
   "no end", "its process was killed", "not granted: held by another", "not granted in time", "failed", "unknown whether it was granted",
   "released", "release failed", "lost", "done",
 ];
-const LOOK = { accepted: 0, refused: 1, read: 2, unknown: 3 };
+const MARK_STYLE = { accepted: 0, refused: 1, read: 2, unknown: 3 };
 const COLOURS = 6;
 
 const byId = (id) => document.getElementById(id);
@@ -29,36 +29,36 @@ const right = () => view.width - 12;
 const x = (t) => frame.gutter + ((t - view.from) / (view.to - view.from)) * (right() - frame.gutter);
 const timeAt = (px) => view.from + ((px - frame.gutter) / (right() - frame.gutter)) * (view.to - view.from);
 const y = (lane, row) => run.lanes[lane][LANE.top] + frame.above + row * (frame.bar + frame.between);
-// Positions far outside are clamped: large coordinates overflow.
+// The x position of a time, clamped to just outside the picture: browsers overflow with large coordinates.
 const edge = (t) => Math.min(Math.max(x(t), frame.gutter - 20), view.width + 20);
 const px = (value) => Math.round(value * 10) / 10;
 
 const entities = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
-// Also replaces characters that are invisible or change the writing direction.
+// Characters that are invisible or change the writing direction, which escaping replaces.
 const unseen = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const esc = (text) => String(text).replace(unseen, "\ufffd").replace(/[&<>"']/g, (c) => entities[c]);
 const textWidth = (text) => { let sum = 0; for (const c of text) sum += c < "\x80" ? 6.1 : 11; return sum; };
 
-function figures(value) {
+function significantDigits(value) {
   const text = value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
-function lasting(nanos) {
+function formatDuration(nanos) {
   if (nanos <= 0) return "0 s";
   if (nanos < 1e3) return Math.round(nanos) + " ns";
-  if (nanos < 999500) return figures(nanos / 1e3) + " µs";
-  if (nanos < 999500000) return figures(nanos / 1e6) + " ms";
-  if (nanos < 119.5e9) return figures(nanos / 1e9) + " s";
+  if (nanos < 999500) return significantDigits(nanos / 1e3) + " µs";
+  if (nanos < 999500000) return significantDigits(nanos / 1e6) + " ms";
+  if (nanos < 119.5e9) return significantDigits(nanos / 1e9) + " s";
   const seconds = Math.round(nanos / 1e9);
   return Math.floor(seconds / 60) + " min" + (seconds % 60 ? " " + (seconds % 60) + " s" : "");
 }
-// As many decimals as neighbouring pixels need to differ, but at least three.
-function moment(nanos) {
+// A time with as many decimals as neighbouring pixels need to differ, but at least three.
+function formatTime(nanos) {
   const step = (view.to - view.from) / view.width;
   return (nanos / 1e9).toFixed(Math.min(9, Math.max(3, Math.ceil(9 - Math.log10(Math.max(step, 1)))))) + " s";
 }
-function ttls(nanos) {
-  return run.ttl > 0 ? lasting(nanos) + " (" + (nanos / run.ttl).toFixed(2) + " TTL)" : lasting(nanos);
+function formatInTtls(nanos) {
+  return run.ttl > 0 ? formatDuration(nanos) + " (" + (nanos / run.ttl).toFixed(2) + " TTL)" : formatDuration(nanos);
 }
 function ticks() {
   const least = ((view.to - view.from) / Math.max(1, (right() - frame.gutter) / 90));
@@ -73,8 +73,8 @@ function ticks() {
   for (let at = Math.ceil(view.from / step); at * step <= view.to && out.length < 1000; at++) out.push(at * step);
   return { times: out, places };
 }
-// Draws bars that are too narrow to be distinguished as one.
-function merged(items) {
+// Merges neighbouring bars that are narrower than about a pixel into one.
+function mergeNarrow(items) {
   const out = [];
   let last = null;
   for (const [from, to, at] of items) {
@@ -88,7 +88,7 @@ function merged(items) {
   }
   return out;
 }
-// The spans and marks of each row, which are ordered by lane, row and time.
+// The indices of the items on each row of each lane.
 function rows(list, kind) {
   const out = new Map();
   list.forEach((item, at) => {

@@ -1,4 +1,5 @@
-//! The run as short lists for the page's script; `base.js` documents their fields.
+//! The timeline as JSON for the page's script: arrays without field names, to be short. `base.js`
+//! names their fields.
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use crate::report::model::{ProcessEnd, RegisterMark, Span, SpanKind, TimelineMod
 use crate::report::svg::{LABEL_LINE_HEIGHT, LANE_NAME_WIDTH, LANE_TOP_PADDING, Layout, ROW_GAP, Size};
 use crate::verdict::Verdict;
 
+/// Builds the JSON of the whole timeline. `size` must be that of the static picture.
 pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) -> String {
     let layout = Layout::new(model, size);
     let lanes = model.lanes.iter().zip(&layout.lanes);
@@ -29,7 +31,7 @@ pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) ->
         "spans": model.spans.iter().map(span_data).collect::<Vec<_>>(),
         "marks": model.marks.iter().map(mark_data).collect::<Vec<_>>(),
         "bands": model.bands.iter().map(|band| {
-            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.about(), band.label()])
+            json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.description(), band.label()])
         }).collect::<Vec<_>>(),
         "flags": model.flags.iter().zip(&verdict.violations).map(|(flag, violation)| {
             json!([flag.from, flag.to, flag.lanes, format::guarantee_name(violation.promise), violation.title])
@@ -38,6 +40,7 @@ pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) ->
     .to_string()
 }
 
+/// A span as a JSON array; `base.js` names its fields.
 fn span_data(span: &Span) -> Value {
     let (shared, how) = match span.kind {
         SpanKind::Lock(Mode::Exclusive) => (0, String::new()),
@@ -58,7 +61,7 @@ fn span_data(span: &Span) -> Value {
         span.held_until,
         span.done_at,
         span.deadline,
-        // A script's numbers have only 53 bits.
+        // As text, because a number in JavaScript is exact only up to 53 bits.
         span.token.map(|token| token.to_string()),
         shared,
         span.outcome.code(),
@@ -69,6 +72,7 @@ fn span_data(span: &Span) -> Value {
     ])
 }
 
+/// An access to a register as a JSON array; `base.js` names its fields.
 fn mark_data(mark: &RegisterMark) -> Value {
     let what = match (mark.written, &mark.outcome) {
         (Some(value), _) => format!("write {value}"),

@@ -2,8 +2,7 @@
 const seen = (from, to) => to >= view.from && from <= view.to;
 const colour = (span) => "l" + (span[SPAN.lock] % COLOURS) + (view.lock !== null && span[SPAN.lock] !== view.lock ? " dim" : "");
 
-// Thousands of small shapes of one style become one path: drawing time depends on the number of
-// elements.
+// Collects small shapes of the same style into one path, because a browser draws few elements faster.
 function paths() {
   const all = new Map();
   return {
@@ -15,7 +14,7 @@ function paths() {
   };
 }
 
-function drawLives(out) {
+function drawLifetimes(out) {
   for (const life of run.lives) {
     if (!seen(life[LIFE.from], life[LIFE.to])) continue;
     const [from, to] = [px(edge(life[LIFE.from])), px(edge(life[LIFE.to]))];
@@ -25,8 +24,8 @@ function drawLives(out) {
   }
 }
 
-// Crosses, over the ends of processes.
-function drawDeaths(out) {
+// Draws a cross where a process was killed.
+function drawKills(out) {
   for (const life of run.lives) {
     if (!life[LIFE.killed] || !seen(life[LIFE.to], life[LIFE.to])) continue;
     const cross = `M${px(x(life[LIFE.to]))} ${px(y(life[LIFE.lane], 0) + frame.bar / 2)}m-5 -5l10 10m-10 0l10 -10`;
@@ -44,7 +43,7 @@ function drawPauses(out) {
   }
 }
 
-function drawThin(out, list, style, from, to) {
+function drawLines(out, list, style, from, to) {
   const high = style === "wait" ? 2 : 4;
   const bars = paths();
   const items = [];
@@ -53,7 +52,7 @@ function drawThin(out, list, style, from, to) {
     const [a, b] = [from(span), to(span)];
     if (b > a && seen(a, b)) items.push([edge(a), edge(b), at]);
   }
-  for (const one of merged(items)) {
+  for (const one of mergeNarrow(items)) {
     if (one.to - one.x < 0.5) continue;
     const span = run.spans[one.at];
     bars.bar(`${style} ${colour(span)}`, one.x, y(span[SPAN.lane], span[SPAN.row]) + (frame.bar - high) / 2, one.to - one.x, high);
@@ -66,9 +65,9 @@ function drawHolds(out, list) {
   const bars = paths();
   for (const at of list) {
     const span = run.spans[at];
-    if (span[SPAN.granted] !== null && seen(span[SPAN.granted], span[SPAN.sure])) items.push([edge(span[SPAN.granted]), edge(span[SPAN.sure]), at]);
+    if (span[SPAN.grantedAt] !== null && seen(span[SPAN.grantedAt], span[SPAN.reliedOnUntil])) items.push([edge(span[SPAN.grantedAt]), edge(span[SPAN.reliedOnUntil]), at]);
   }
-  for (const one of merged(items)) {
+  for (const one of mergeNarrow(items)) {
     const span = run.spans[one.at];
     const [top, width] = [px(y(span[SPAN.lane], span[SPAN.row])), Math.max(0.6, one.to - one.x)];
     const style = span[SPAN.shared] ? "shared" : "hold";
@@ -91,40 +90,40 @@ function drawHolds(out, list) {
 
 function drawEnds(out, span) {
   const top = y(span[SPAN.lane], span[SPAN.row]);
-  const fate = span[SPAN.fate];
-  if (span[SPAN.granted] === null) {
-    if (fate === FATE.timedOut || fate === FATE.failed || fate === FATE.unknown) {
-      out.push(`<path class="fail" d="M${px(edge(span[SPAN.end]))} ${px(top + frame.bar / 2 - 4)}v8"/>`);
+  const outcome = span[SPAN.outcome];
+  if (span[SPAN.grantedAt] === null) {
+    if (outcome === OUTCOME.timedOut || outcome === OUTCOME.failed || outcome === OUTCOME.unknown) {
+      out.push(`<path class="fail" d="M${px(edge(span[SPAN.doneAt]))} ${px(top + frame.bar / 2 - 4)}v8"/>`);
     }
     return;
   }
-  const [sure, to] = [edge(span[SPAN.sure]), edge(span[SPAN.to])];
+  const [sure, to] = [edge(span[SPAN.reliedOnUntil]), edge(span[SPAN.heldUntil])];
   if (to - sure >= 1.5) {
     out.push(`<rect class="past ${colour(span)}" x="${px(sure)}" y="${px(top + 2.5)}" width="${px(to - sure)}" height="${px(frame.bar - 5)}" rx="2"/>`);
   }
-  if (fate === FATE.killed && span[SPAN.deadline] > span[SPAN.to]) {
+  if (outcome === OUTCOME.killed && span[SPAN.deadline] > span[SPAN.heldUntil]) {
     const low = px(top + frame.bar + 1.5);
     out.push(`<path class="tail ${colour(span)}" d="M${px(to)} ${low}H${px(Math.min(edge(span[SPAN.deadline]), right()))}"/>`);
   }
-  if (fate === FATE.lost) out.push(`<path class="lost" d="M${px(to)} ${px(top - 5)}m-5 0h10l-5 8z"/>`);
+  if (outcome === OUTCOME.lost) out.push(`<path class="lost" d="M${px(to)} ${px(top - 5)}m-5 0h10l-5 8z"/>`);
 }
 
 function drawMarks(out) {
   for (const list of markRows.values()) {
     const last = [-99, -99, -99, -99];
-    const here = list.map((at) => run.marks[at]).filter((mark) => seen(mark[MARK.t], mark[MARK.t]));
+    const here = list.map((at) => run.marks[at]).filter((mark) => seen(mark[MARK.to], mark[MARK.to]));
     // Many dots would be a thick line.
     const dot = here.length > view.width / 10 ? 1.6 : 4;
     const dots = [];
     for (const mark of here) {
-      const [mid, look] = [x(mark[MARK.t]), mark[MARK.look]];
+      const [mid, look] = [x(mark[MARK.to]), mark[MARK.style]];
       if (mid - last[look] < 2.5) continue;
       last[look] = mid;
       // Just below the bar: on it they would cover the token.
       const low = y(mark[MARK.lane], mark[MARK.row]) + frame.bar + 4;
-      if (look === LOOK.accepted) dots.push(`M${px(mid)} ${px(low)}h.01`);
-      else if (look === LOOK.refused) out.push(`<circle class="refused" cx="${px(mid)}" cy="${px(low)}" r="3.75"/>`);
-      else if (look === LOOK.read) out.push(`<path class="read" d="M${px(mid)} ${px(low - 2)}v4"/>`);
+      if (look === MARK_STYLE.accepted) dots.push(`M${px(mid)} ${px(low)}h.01`);
+      else if (look === MARK_STYLE.refused) out.push(`<circle class="refused" cx="${px(mid)}" cy="${px(low)}" r="3.75"/>`);
+      else if (look === MARK_STYLE.read) out.push(`<path class="read" d="M${px(mid)} ${px(low - 2)}v4"/>`);
       else out.push(`<circle class="unsure" cx="${px(mid)}" cy="${px(low)}" r="2.5"/>`);
     }
     if (dots.length) out.push(`<path class="dots" stroke-width="${dot}" d="${dots.join("")}"/>`);
@@ -132,17 +131,17 @@ function drawMarks(out) {
 }
 
 function drawLanes(out) {
-  drawLives(out);
+  drawLifetimes(out);
   drawPauses(out);
   for (const list of spanRows.values()) {
-    drawThin(out, list, "wait", (span) => span[SPAN.begin], (span) => span[SPAN.granted] ?? span[SPAN.end]);
-    drawThin(out, list, "give", (span) => span[SPAN.to], (span) => (span[SPAN.granted] === null ? 0 : span[SPAN.end]));
+    drawLines(out, list, "wait", (span) => span[SPAN.requestedAt], (span) => span[SPAN.grantedAt] ?? span[SPAN.doneAt]);
+    drawLines(out, list, "give", (span) => span[SPAN.heldUntil], (span) => (span[SPAN.grantedAt] === null ? 0 : span[SPAN.doneAt]));
     drawHolds(out, list);
   }
   for (const span of run.spans) {
-    const last = Math.max(span[SPAN.end], span[SPAN.fate] === FATE.killed ? span[SPAN.deadline] : 0);
-    if (seen(span[SPAN.begin], last)) drawEnds(out, span);
+    const last = Math.max(span[SPAN.doneAt], span[SPAN.outcome] === OUTCOME.killed ? span[SPAN.deadline] : 0);
+    if (seen(span[SPAN.requestedAt], last)) drawEnds(out, span);
   }
-  drawDeaths(out);
+  drawKills(out);
   drawMarks(out);
 }

@@ -74,7 +74,7 @@ function drawLaneLabels(out) {
   });
 }
 
-function drawBoxes(out) {
+function drawViolations(out) {
   for (const flag of run.flags) {
     if (!seen(flag[FLAG.from], flag[FLAG.to])) continue;
     const [from, width] = bounds(flag[FLAG.from], flag[FLAG.to], 16);
@@ -114,8 +114,8 @@ function drawOverview() {
   const step = (height - 10) / Math.max(1, run.lanes.length);
   const bars = paths();
   for (const list of spanRows.values()) {
-    const held = list.filter((at) => run.spans[at][SPAN.granted] !== null);
-    for (const one of merged(held.map((at) => [x(run.spans[at][SPAN.granted]), x(run.spans[at][SPAN.sure]), at]))) {
+    const held = list.filter((at) => run.spans[at][SPAN.grantedAt] !== null);
+    for (const one of mergeNarrow(held.map((at) => [x(run.spans[at][SPAN.grantedAt]), x(run.spans[at][SPAN.reliedOnUntil]), at]))) {
       const span = run.spans[one.at];
       bars.bar("hold " + colour(span), one.x, 5 + span[SPAN.lane] * step, Math.max(0.6, one.to - one.x), Math.min(6, Math.max(1, step - 1.5)));
     }
@@ -151,7 +151,7 @@ function draw() {
   out.push('<g clip-path="url(#clip)">');
   drawBands(out);
   drawLanes(out);
-  drawBoxes(out);
+  drawViolations(out);
   out.push("</g>");
   drawBadges(out);
   drawBandLabels(out);
@@ -162,7 +162,7 @@ function draw() {
   out.push("</svg>");
   live.innerHTML = out.join("");
   drawPane();
-  byId("window").textContent = view.from <= 0 && view.to >= run.end ? "the whole run, " + lasting(run.end) : `${moment(view.from)} to ${moment(view.to)} (${lasting(view.to - view.from)})`;
+  byId("window").textContent = view.from <= 0 && view.to >= run.end ? "the whole run, " + formatDuration(run.end) : `${formatTime(view.from)} to ${formatTime(view.to)} (${formatDuration(view.to - view.from)})`;
   if (focused !== undefined) {
     const again = live.querySelector(`[data-span="${focused}"]`);
     if (again) again.focus({ preventScroll: true });

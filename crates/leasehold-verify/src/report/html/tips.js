@@ -5,44 +5,44 @@ const MOST = 4;
 
 function spanTitle(span) {
   const lock = run.locks[span[SPAN.lock]];
-  return span[SPAN.granted] === null ? `requests ${lock}` : `holds ${lock}` + (span[SPAN.token] ? `, token ${span[SPAN.token]}` : "");
+  return span[SPAN.grantedAt] === null ? `requests ${lock}` : `holds ${lock}` + (span[SPAN.token] ? `, token ${span[SPAN.token]}` : "");
 }
 const part = (title, pairs) =>
   `<div><b>${esc(title)}</b><dl>` + pairs.filter(([, value]) => value).map(([name, value]) => `<dt>${esc(name)}</dt><dd>${esc(value)}</dd>`).join("") + "</dl></div>";
 
 function spanTip(span) {
   const life = run.lives.find((life) => life[LIFE.worker] === span[SPAN.worker]);
-  const granted = span[SPAN.granted];
-  const fate = FATES[span[SPAN.fate]] + (span[SPAN.why] ? ": " + span[SPAN.why] : "");
-  const late = granted !== null && span[SPAN.to] > span[SPAN.sure];
+  const granted = span[SPAN.grantedAt];
+  const outcome = OUTCOME_TEXTS[span[SPAN.outcome]] + (span[SPAN.reason] ? ": " + span[SPAN.reason] : "");
+  const late = granted !== null && span[SPAN.heldUntil] > span[SPAN.reliedOnUntil];
   return part(spanTitle(span), [
     ["worker", span[SPAN.worker] + (life && life[LIFE.pid] !== null ? `, process ${life[LIFE.pid]}` : "")],
-    ["how", span[SPAN.how]],
-    ["asked", moment(span[SPAN.begin])],
-    ["queued", span[SPAN.queued] === null ? "" : "by " + moment(span[SPAN.queued])],
-    [granted === null ? "waited" : "granted", granted === null ? lasting(span[SPAN.end] - span[SPAN.begin]) : `${moment(granted)}, after ${lasting(granted - span[SPAN.begin])}`],
-    ["held", granted === null ? "" : `until ${moment(span[SPAN.sure])}, for ${ttls(span[SPAN.sure] - granted)}`],
-    ["then", late ? `past its deadline for ${lasting(span[SPAN.to] - span[SPAN.sure])}, until it was notified` : ""],
-    ["deadline", granted !== null && span[SPAN.deadline] ? moment(span[SPAN.deadline]) : ""],
-    ["end", fate],
+    ["how", span[SPAN.details]],
+    ["requested", formatTime(span[SPAN.requestedAt])],
+    ["queued", span[SPAN.queued] === null ? "" : "by " + formatTime(span[SPAN.queued])],
+    [granted === null ? "waited" : "granted", granted === null ? formatDuration(span[SPAN.doneAt] - span[SPAN.requestedAt]) : `${formatTime(granted)}, after ${formatDuration(granted - span[SPAN.requestedAt])}`],
+    ["held", granted === null ? "" : `until ${formatTime(span[SPAN.reliedOnUntil])}, for ${formatInTtls(span[SPAN.reliedOnUntil] - granted)}`],
+    ["then", late ? `past its deadline for ${formatDuration(span[SPAN.heldUntil] - span[SPAN.reliedOnUntil])}, until it was notified` : ""],
+    ["deadline", granted !== null && span[SPAN.deadline] ? formatTime(span[SPAN.deadline]) : ""],
+    ["end", outcome],
     ["call", span[SPAN.op]],
   ]);
 }
 function markTip(mark) {
   return part(mark[MARK.what], [
     ["register", mark[MARK.register]], ["token", mark[MARK.token]], ["worker", String(mark[MARK.worker])],
-    ["from", moment(mark[MARK.from])], ["to", moment(mark[MARK.t])], ["outcome", mark[MARK.came]],
+    ["from", formatTime(mark[MARK.from])], ["to", formatTime(mark[MARK.to])], ["outcome", mark[MARK.outcome]],
   ]);
 }
 function bandTip(band) {
   return part(`fault ${band[BAND.fault]}: ${band[BAND.kind]} ${band[BAND.target]}`, [
-    ["what", band[BAND.about]], ["from", moment(band[BAND.from])],
-    ["for", band[BAND.to] > band[BAND.from] ? lasting(band[BAND.to] - band[BAND.from]) : ""], ["note", band[BAND.note]],
+    ["what", band[BAND.description]], ["from", formatTime(band[BAND.from])],
+    ["for", band[BAND.to] > band[BAND.from] ? formatDuration(band[BAND.to] - band[BAND.from]) : ""], ["note", band[BAND.note]],
   ]);
 }
 function flagTip(flag, at) {
-  return part(`violation ${at + 1}: ${flag[FLAG.title]}`, [["guarantee", flag[FLAG.promise]], ["from", moment(flag[FLAG.from])],
-    ["for", flag[FLAG.to] > flag[FLAG.from] ? lasting(flag[FLAG.to] - flag[FLAG.from]) : ""]]);
+  return part(`violation ${at + 1}: ${flag[FLAG.title]}`, [["guarantee", flag[FLAG.guarantee]], ["from", formatTime(flag[FLAG.from])],
+    ["for", flag[FLAG.to] > flag[FLAG.from] ? formatDuration(flag[FLAG.to] - flag[FLAG.from]) : ""]]);
 }
 
 function under(left, top) {
@@ -58,23 +58,23 @@ function under(left, top) {
   if (lane >= 0) {
     const inside = top - run.lanes[lane][LANE.top] - frame.above;
     const row = Math.max(0, Math.min(run.lanes[lane][LANE.rows] - 1, Math.floor(inside / (frame.bar + frame.between))));
-    for (const at of markRows.get(lane * 16 + row) || []) if (near(run.marks[at][MARK.t], run.marks[at][MARK.t])) add(() => markTip(run.marks[at]));
-    const spans = (spanRows.get(lane * 16 + row) || []).map((at) => run.spans[at]).filter((span) => near(span[SPAN.begin], span[SPAN.end]));
+    for (const at of markRows.get(lane * 16 + row) || []) if (near(run.marks[at][MARK.to], run.marks[at][MARK.to])) add(() => markTip(run.marks[at]));
+    const spans = (spanRows.get(lane * 16 + row) || []).map((at) => run.spans[at]).filter((span) => near(span[SPAN.requestedAt], span[SPAN.doneAt]));
     // Elements under the pointer come before those near it.
-    const on = (span) => (t >= span[SPAN.begin] && t <= span[SPAN.end] ? 0 : 1);
+    const on = (span) => (t >= span[SPAN.requestedAt] && t <= span[SPAN.doneAt] ? 0 : 1);
     spans.sort((a, b) => on(a) - on(b));
     const exact = spans.filter((span) => !on(span));
     for (const span of exact.length ? exact : spans) add(() => spanTip(span));
     for (const pause of run.pauses) {
       if (pause[PAUSE.lane] === lane && near(pause[PAUSE.from], pause[PAUSE.to])) {
         add(() => part(`worker ${pause[PAUSE.worker]} ${pause[PAUSE.stalled] ? "did not run: the machine was busy" : "was stopped"}`,
-          [["from", moment(pause[PAUSE.from])], ["for", ttls(pause[PAUSE.to] - pause[PAUSE.from])]]));
+          [["from", formatTime(pause[PAUSE.from])], ["for", formatInTtls(pause[PAUSE.to] - pause[PAUSE.from])]]));
       }
     }
     for (const life of run.lives) {
       if (life[LIFE.lane] !== lane || !near(life[LIFE.from], life[LIFE.to])) continue;
-      if (life[LIFE.killed] && near(life[LIFE.to], life[LIFE.to])) add(() => part(`worker ${life[LIFE.worker]} was killed`, [["at", moment(life[LIFE.to])]]));
-      else if (!found.length) add(() => part(`worker ${life[LIFE.worker]}`, [["process", life[LIFE.pid] === null ? "" : String(life[LIFE.pid])], ["from", moment(life[LIFE.from])], ["to", moment(life[LIFE.to])]]));
+      if (life[LIFE.killed] && near(life[LIFE.to], life[LIFE.to])) add(() => part(`worker ${life[LIFE.worker]} was killed`, [["at", formatTime(life[LIFE.to])]]));
+      else if (!found.length) add(() => part(`worker ${life[LIFE.worker]}`, [["process", life[LIFE.pid] === null ? "" : String(life[LIFE.pid])], ["from", formatTime(life[LIFE.from])], ["to", formatTime(life[LIFE.to])]]));
     }
   }
   if (top < frame.bottom) for (const band of run.bands) if (near(band[BAND.from], band[BAND.to]) && (top < frame.top || inLanes(band[BAND.lanes]))) add(() => bandTip(band));

@@ -1,6 +1,7 @@
-//! Reads the lines in the order of their times: with many processes, a line may precede one that
-//! happened earlier. Several passes are needed, because an end may have the same time as its
-//! beginning.
+//! Builds the timeline from a history's events.
+//!
+//! The events are sorted by time first, because several processes write lines. Several passes are
+//! needed, because a call's end may have the same time as its beginning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,20 +12,26 @@ use super::{
 use crate::history::{Call, Event, OpId, Outcome, RunNanos, WorkerId, WorkerState};
 use crate::verdict::Verdict;
 
-/// The call's role in the picture.
+/// How a call appears in the timeline.
 #[derive(Clone, Copy)]
 pub(super) enum CallRole {
+    /// The request for a lock, or the run of a tick: the index of its span.
     Span(usize),
+    /// The release of a lock: the index of the span of its hold.
     Release(usize),
+    /// An access to a register: the index of its mark.
     Mark(usize),
 }
 
-/// A hold's state before all lines are read.
+/// What the events say about the end of a span; [`span_layout`] computes the end from it.
 #[derive(Default)]
 pub(super) struct HoldEvents {
     pub(super) release_began_at: Option<RunNanos>,
+    /// The end of the request if it was not granted, or of the release.
     pub(super) ended: Option<(RunNanos, Outcome)>,
+    /// When the holder last found that it held the lock; 0: never.
     pub(super) last_held_at: RunNanos,
+    /// When the holder was notified of the loss, the last deadline, and the reason.
     pub(super) lost: Option<(RunNanos, RunNanos, String)>,
 }
 
@@ -34,13 +41,13 @@ pub(super) struct ModelBuilder {
     pub(super) lane_by_worker: HashMap<WorkerId, usize>,
     pub(super) lifetime_by_worker: HashMap<WorkerId, usize>,
     pub(super) call_roles: HashMap<OpId, CallRole>,
-    /// One per span.
+    /// One for each span of the model, in the same order.
     pub(super) hold_events: Vec<HoldEvents>,
     lock_index: HashMap<String, usize>,
     stopped_since: HashMap<WorkerId, RunNanos>,
 }
 
-/// Builds the drawing of a history and its verdict.
+/// Builds the timeline of a history and its verdict.
 pub(crate) fn build(events: &[Event], verdict: &Verdict) -> TimelineModel {
     let mut reader = ModelBuilder::default();
     reader.model.end = events.iter().map(Event::time).max().unwrap_or(0).max(1);
@@ -56,7 +63,7 @@ pub(crate) fn build(events: &[Event], verdict: &Verdict) -> TimelineModel {
     }
     for event in &events {
         match event {
-            Event::Begin { t, worker, op, call, .. } => reader.add_use(*t, *worker, *op, call),
+            Event::Begin { t, worker, op, call, .. } => reader.add_hold_call(*t, *worker, *op, call),
             Event::Worker { t, worker, state } => reader.apply_worker_state(*t, *worker, state),
             Event::FaultBegin { t, fault, kind, target, workers, .. } => {
                 let lanes = reader.lanes_of(workers);
@@ -120,10 +127,12 @@ impl ModelBuilder {
         }
     }
 
+    /// The index of the worker's lane; 0 if it is unknown.
     fn lane_of(&self, worker: WorkerId) -> usize {
         self.lane_by_worker.get(&worker).copied().unwrap_or(0)
     }
 
+    /// The indices of these workers' lanes, sorted, each once.
     fn lanes_of(&self, workers: &[WorkerId]) -> Vec<usize> {
         let lanes: BTreeSet<usize> =
             workers.iter().filter_map(|worker| self.lane_by_worker.get(worker)).copied().collect();
@@ -136,19 +145,19 @@ impl ModelBuilder {
         self.model.lifetimes.push(ProcessLifetime { worker, lane, pid, from, to, end: ProcessEnd::Exited });
     }
 
-    fn end_lifetime(&mut self, t: RunNanos, worker: WorkerId, death: ProcessEnd) {
+    fn end_lifetime(&mut self, t: RunNanos, worker: WorkerId, end: ProcessEnd) {
         if let Some(life) = self.lifetime_by_worker.get(&worker).and_then(|at| self.model.lifetimes.get_mut(*at)) {
             life.to = t;
-            life.end = death;
+            life.end = end;
         }
         if let Some(from) = self.stopped_since.remove(&worker) {
             self.add_pause(worker, from, t, false);
         }
     }
 
-    fn add_pause(&mut self, worker: WorkerId, from: RunNanos, to: RunNanos, stalled: bool) {
+    fn add_pause(&mut self, worker: WorkerId, from: RunNanos, to: RunNanos, is_stall: bool) {
         let lane = self.lane_of(worker);
-        self.model.pauses.push(Pause { worker, lane, from, to: to.max(from), is_stall: stalled });
+        self.model.pauses.push(Pause { worker, lane, from, to: to.max(from), is_stall });
     }
 
     fn apply_worker_state(&mut self, t: RunNanos, worker: WorkerId, state: &WorkerState) {
@@ -168,7 +177,7 @@ impl ModelBuilder {
         }
     }
 
-    /// A call that creates a span.
+    /// Adds the span of a request for a lock or a tick's run; ignores other calls.
     fn add_span(&mut self, t: RunNanos, worker: WorkerId, op: OpId, call: &Call) {
         let (name, kind, owner, token) = match call {
             Call::Lock { lock, mode, owner, .. } => (lock, SpanKind::Lock(*mode), owner.clone(), None),
@@ -201,8 +210,8 @@ impl ModelBuilder {
         });
     }
 
-    /// A call that belongs to a span.
-    fn add_use(&mut self, t: RunNanos, worker: WorkerId, op: OpId, call: &Call) {
+    /// Adds a release or an access to a register to the span of its hold; ignores other calls.
+    fn add_hold_call(&mut self, t: RunNanos, worker: WorkerId, op: OpId, call: &Call) {
         let (register, token, wrote) = match call {
             Call::Write { register, token, value, .. } => (register, token, Some(*value)),
             Call::Read { register, token, .. } => (register, token, None),
@@ -238,7 +247,7 @@ impl ModelBuilder {
         });
     }
 
-    /// Applies an event's outcome.
+    /// Applies an event that ends or updates a call, a hold or a fault.
     fn apply_outcome(&mut self, event: &Event) {
         match event {
             Event::End { t, op, outcome } => self.apply_end(*t, *op, outcome),
@@ -266,6 +275,7 @@ impl ModelBuilder {
         }
     }
 
+    /// Updates the span of this call and what is known about its end.
     fn update_hold(&mut self, op: OpId, update: impl FnOnce(&mut Span, &mut HoldEvents)) {
         if let Some(CallRole::Span(at)) = self.call_roles.get(&op)
             && let (Some(span), Some(seen)) = (self.model.spans.get_mut(*at), self.hold_events.get_mut(*at))
@@ -274,6 +284,7 @@ impl ModelBuilder {
         }
     }
 
+    /// Applies the end of a call to its span or mark.
     fn apply_end(&mut self, t: RunNanos, op: OpId, outcome: &Outcome) {
         match self.call_roles.get(&op).copied() {
             Some(CallRole::Span(at)) => {
@@ -301,13 +312,13 @@ impl ModelBuilder {
         }
     }
 
-    /// When a process ended, and whether it was killed.
+    /// When the worker's process ended, or the history did; and whether it was killed.
     pub(super) fn process_end(&self, worker: WorkerId) -> (RunNanos, bool) {
         let life = self.lifetime_by_worker.get(&worker).and_then(|at| self.model.lifetimes.get(*at));
         life.map_or((self.model.end, false), |life| (life.to, life.end == ProcessEnd::Killed))
     }
 
-    /// Closes the pauses of workers that stay stopped to the end.
+    /// Ends the pauses of workers that stay stopped, at the end of the history.
     pub(super) fn close_pauses(&mut self) {
         let still: Vec<(WorkerId, RunNanos)> = self.stopped_since.drain().collect();
         for (worker, from) in still {

@@ -1,4 +1,5 @@
-//! A history as a drawing: lanes, lives, spans, marks, bands and flags.
+//! A history prepared for drawing: lanes, process lifetimes, spans of calls, register accesses,
+//! faults and violations.
 
 mod builder;
 mod span_layout;
@@ -9,10 +10,10 @@ pub(crate) use thinning::MAX_SPANS;
 
 use crate::history::{FaultKind, Mode, OpId, Outcome, OutcomeClass, RunNanos, WorkerId};
 
-/// The maximum of rows per lane; further concurrent calls overlap.
+/// The maximum of rows per lane. Further concurrent calls are drawn over others on the last row.
 pub(crate) const MAX_ROWS: usize = 6;
 
-/// The whole drawing.
+/// Everything that the timeline shows, with times and without pixel positions.
 #[derive(Debug, Default)]
 pub(crate) struct TimelineModel {
     /// The time of the last event.
@@ -22,25 +23,27 @@ pub(crate) struct TimelineModel {
     pub(crate) locks: Vec<String>,
     pub(crate) lifetimes: Vec<ProcessLifetime>,
     pub(crate) pauses: Vec<Pause>,
-    /// Ordered by lane, row and beginning.
+    /// Requests for locks and runs of ticks; ordered by lane, row and beginning.
     pub(crate) spans: Vec<Span>,
-    /// Ordered by lane, row and time.
+    /// Accesses to registers; ordered by lane, row and time.
     pub(crate) marks: Vec<RegisterMark>,
+    /// Faults, ordered by their beginning.
     pub(crate) bands: Vec<FaultBand>,
+    /// Violations, in the order of the verdict.
     pub(crate) flags: Vec<ViolationMark>,
-    /// How many calls are omitted because there are too many.
+    /// How many calls are left out because there are more than [`MAX_SPANS`].
     pub(crate) omitted_calls: u64,
 }
 
-/// A lane shows successive processes, one after the other.
+/// A horizontal lane of the timeline: the processes of one worker slot, one after the other.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) name: String,
-    /// The maximum of concurrent calls.
+    /// How many rows its concurrent calls need.
     pub(crate) rows: usize,
 }
 
-/// A process.
+/// The lifetime of a worker process.
 #[derive(Debug)]
 pub(crate) struct ProcessLifetime {
     pub(crate) worker: WorkerId,
@@ -67,73 +70,74 @@ pub(crate) struct Pause {
     pub(crate) lane: usize,
     pub(crate) from: RunNanos,
     pub(crate) to: RunNanos,
-    /// It was not stopped: the machine was busy.
+    /// Whether the machine was busy; `false`: the conductor stopped the process.
     pub(crate) is_stall: bool,
 }
 
-/// A request for a lock and its outcome, or the run of a tick.
+/// A request for a lock with its hold, or the run of a scheduled job's tick.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) op: OpId,
     pub(crate) worker: WorkerId,
     pub(crate) lane: usize,
     pub(crate) row: usize,
-    /// The index of the lock.
+    /// The index of the lock, or of the job, in [`TimelineModel::locks`].
     pub(crate) lock: usize,
     pub(crate) kind: SpanKind,
     pub(crate) owner: Option<String>,
     pub(crate) requested_at: RunNanos,
-    /// When it was seen in the queue.
+    /// When the engine first listed the request in the lock's queue.
     pub(crate) queued_at: Option<RunNanos>,
-    /// When it learned of the grant.
+    /// When the worker was granted the lock; `None`: never.
     pub(crate) granted_at: Option<RunNanos>,
     pub(crate) token: Option<u64>,
-    /// Until when it could rely on its hold.
+    /// Until when the worker could rely on the lock.
     pub(crate) relied_on_until: RunNanos,
-    /// Until when it had neither released it nor learned of the loss.
+    /// When the worker began to release the lock, or learned of its loss.
     pub(crate) held_until: RunNanos,
-    /// When all of it was done: the same, or the end of the release.
+    /// When the release had ended; equal to `held_until` if there was none.
     pub(crate) done_at: RunNanos,
-    /// The last known deadline.
+    /// The last known end of the lease; 0: never granted.
     pub(crate) deadline: RunNanos,
     pub(crate) outcome: SpanOutcome,
 }
 
-/// How a lock is held.
+/// What a span shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpanKind {
+    /// A request for a lock in this mode, and its hold.
     Lock(Mode),
-    /// The run of a tick, with the tick and the attempt.
+    /// The run of a tick: its due time in seconds since 1970, and the number of the attempt.
     Tick(i64, u32),
 }
 
-/// The outcome of a request for a lock.
+/// How a request for a lock, or its hold, ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SpanOutcome {
-    /// The history has no end for it.
+    /// The history ends before it does.
     Open,
     /// Its process was killed.
     Killed,
     /// Not granted: another holder had it.
     Busy,
-    /// Timed out.
+    /// Not granted within the timeout.
     TimedOut,
-    /// Not granted: an error.
+    /// Not granted because of this error.
     Failed(String),
-    /// It is unknown whether it was granted.
+    /// The request failed with this error, and may have been granted.
     Unknown(String),
     /// Released.
     Released,
-    /// The release failed with an error; its effect is unknown.
+    /// The release failed with this error.
     ReleaseFailed(String),
-    /// Lost, and the holder learned of it.
+    /// Lost for this reason, of which the holder was notified.
     Lost(String),
     /// A tick's work was done.
     Done,
 }
 
 impl SpanOutcome {
-    /// Its code in the page's data.
+    /// The number that stands for it in the page's data; `base.js` has the same numbers.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Open => 0,
@@ -149,7 +153,7 @@ impl SpanOutcome {
         }
     }
 
-    /// The error or the reason.
+    /// The error message, or why the lock was lost; empty: there is none.
     pub(crate) fn reason(&self) -> &str {
         match self {
             Self::Failed(why) | Self::Unknown(why) | Self::ReleaseFailed(why) | Self::Lost(why) => why,
@@ -157,7 +161,7 @@ impl SpanOutcome {
         }
     }
 
-    /// A description in words.
+    /// The outcome in words, without its error.
     pub(crate) fn description(&self) -> &'static str {
         match self {
             Self::Open => "no end",
@@ -186,12 +190,12 @@ pub(crate) struct RegisterMark {
     pub(crate) token: Option<u64>,
     /// The written value; `None`: a read.
     pub(crate) written: Option<u64>,
-    /// `None`: it has no end.
+    /// `None`: the history has no end of the call.
     pub(crate) outcome: Option<Outcome>,
 }
 
 impl RegisterMark {
-    /// Its appearance.
+    /// How the access is drawn.
     pub(crate) fn style(&self) -> MarkStyle {
         match &self.outcome {
             Some(Outcome::Refused { .. }) => MarkStyle::Refused,
@@ -202,17 +206,17 @@ impl RegisterMark {
     }
 }
 
-/// A mark's appearance; the numbers are the codes in the page's data.
+/// How an access to a register is drawn; the numbers are those in the page's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MarkStyle {
     Accepted = 0,
     Refused = 1,
     Read = 2,
-    /// Failed, or unknown.
+    /// It failed, or its effect is unknown.
     Unknown = 3,
 }
 
-/// A fault.
+/// A fault, drawn as a band over the lanes that it hits.
 #[derive(Debug)]
 pub(crate) struct FaultBand {
     pub(crate) fault: u32,
@@ -221,21 +225,22 @@ pub(crate) struct FaultBand {
     pub(crate) from: RunNanos,
     pub(crate) to: RunNanos,
     pub(crate) note: String,
-    /// The lanes that it hits; empty: all lanes.
+    /// The indices of the lanes that it hits; empty: it hits servers or connections, and spans all
+    /// lanes.
     pub(crate) lanes: Vec<usize>,
 }
 
-/// A longer target is truncated in a label.
+/// A fault's target is truncated to this many characters in its label.
 const MAX_LABEL_CHARS: usize = 32;
 
 impl FaultBand {
-    /// The kind and the target, in short.
+    /// The label above the lanes: the kind and the target.
     pub(crate) fn label(&self) -> String {
         let cut = if self.target.chars().count() > MAX_LABEL_CHARS { "…" } else { "" };
         format!("{} {}{cut}", self.kind, self.target.chars().take(MAX_LABEL_CHARS).collect::<String>())
     }
 
-    /// Its CSS class: its colour depends on its target.
+    /// The CSS class for its colour: `proc`, `net` or `srv`, by what the fault hits.
     pub(crate) fn css_class(&self) -> &'static str {
         match self.kind {
             FaultKind::Kill | FaultKind::Stop => "proc",
@@ -258,7 +263,7 @@ impl FaultBand {
     }
 }
 
-/// The place of a violation.
+/// Where a violation is drawn.
 #[derive(Debug)]
 pub(crate) struct ViolationMark {
     pub(crate) from: RunNanos,

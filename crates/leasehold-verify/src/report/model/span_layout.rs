@@ -1,32 +1,34 @@
-//! After all lines are read: computes when each hold ended, and its row on its lane.
+//! Computes when each hold ended, and its row on its lane, after all events are read.
 
 use super::builder::{HoldEvents, ModelBuilder};
 use super::{MAX_ROWS, Span, SpanKind, SpanOutcome, TimelineModel};
 use crate::history::{Outcome, RunNanos};
 
+/// Computes the ends and rows of all spans, and sorts the parts of the model.
 pub(super) fn finish(mut reader: ModelBuilder) -> TimelineModel {
     reader.close_pauses();
     let seen = std::mem::take(&mut reader.hold_events);
-    let deaths: Vec<(RunNanos, bool)> = reader.model.spans.iter().map(|span| reader.process_end(span.worker)).collect();
-    let mut run = reader.model;
-    for ((span, seen), death) in run.spans.iter_mut().zip(seen).zip(deaths) {
-        finish_span(span, seen, death);
+    let process_ends: Vec<(RunNanos, bool)> =
+        reader.model.spans.iter().map(|span| reader.process_end(span.worker)).collect();
+    let mut model = reader.model;
+    for ((span, seen), process_end) in model.spans.iter_mut().zip(seen).zip(process_ends) {
+        finish_span(span, seen, process_end);
     }
-    let rows = assign_rows(&mut run);
-    for mark in &mut run.marks {
-        // The builder stored the hold's index here.
+    let rows = assign_rows(&mut model);
+    for mark in &mut model.marks {
+        // So far `row` was the index of the hold's span; now it becomes that span's row.
         mark.row = rows.get(mark.row).copied().unwrap_or(0);
     }
-    run.spans.sort_by_key(|span| (span.lane, span.row, span.requested_at, span.op));
-    run.marks.sort_by_key(|mark| (mark.lane, mark.row, mark.to));
-    run.bands.sort_by_key(|band| (band.from, band.fault));
-    run.lifetimes.sort_by_key(|life| (life.lane, life.from));
-    let ends = run.flags.iter().map(|flag| flag.to);
-    run.end = ends.chain([run.end]).max().unwrap_or(1);
-    run
+    model.spans.sort_by_key(|span| (span.lane, span.row, span.requested_at, span.op));
+    model.marks.sort_by_key(|mark| (mark.lane, mark.row, mark.to));
+    model.bands.sort_by_key(|band| (band.from, band.fault));
+    model.lifetimes.sort_by_key(|life| (life.lane, life.from));
+    let ends = model.flags.iter().map(|flag| flag.to);
+    model.end = ends.chain([model.end]).max().unwrap_or(1);
+    model
 }
 
-/// Computes how a span ends. `process_end` is the end of its process, and whether it was killed.
+/// Computes how a span ends. `process_end` is when its process ended, and whether it was killed.
 fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool)) {
     let (process_ended_at, killed) = process_end;
     let open = || if killed { SpanOutcome::Killed } else { SpanOutcome::Open };
@@ -78,7 +80,8 @@ fn finish_span(span: &mut Span, events: HoldEvents, process_end: (RunNanos, bool
     span.done_at = done.max(span.held_until);
 }
 
-/// Assigns each span a free row on its lane; returns the rows in the order of the spans.
+/// Assigns each span a row of its lane that no earlier span still uses; returns the rows in the
+/// order of the spans.
 fn assign_rows(model: &mut TimelineModel) -> Vec<usize> {
     let mut order: Vec<usize> = (0..model.spans.len()).collect();
     order.sort_by_key(|at| model.spans.get(*at).map(|span| (span.requested_at, span.op)));

@@ -1,11 +1,11 @@
-//! Thins out a run with very many calls by omitting similar ones.
+//! Leaves out calls of a very long run, so that a browser can draw the rest.
 
 use std::collections::HashMap;
 
 use super::{MarkStyle, RegisterMark, Span, SpanOutcome, TimelineModel};
 use crate::history::{RunNanos, WorkerId};
 
-/// Browsers open a page with more calls than this slowly. Of a longer run, only the most
+/// The maximum of calls on a page: browsers are slow with more. Of a longer run, only the most
 /// informative calls are drawn.
 pub(crate) const MAX_SPANS: usize = 20_000;
 
@@ -14,34 +14,35 @@ pub(crate) const MAX_SPANS: usize = 20_000;
 enum Importance {
     /// It failed, or a violation involves it.
     Always,
-    /// A fault is active, or ended shortly before.
+    /// A fault is active during the call, or ended shortly before it.
     NearFault,
-    /// Acquired and released normally.
+    /// It ended normally, away from faults and violations.
     Normal,
 }
 
 impl TimelineModel {
-    /// Omits calls until about `max_spans` are left: evenly, and uninteresting ones first. Calls
-    /// within `near` after a fault are of interest. [`TimelineModel::omitted_calls`] then has the
-    /// number of omitted calls.
-    pub(crate) fn thin_out(&mut self, max_spans: usize, near: RunNanos) {
+    /// Omits calls until about `max_spans` are left: the least important first, and evenly over the
+    /// run. Calls up to `after_fault` after a fault count as near it. Sets
+    /// [`omitted_calls`](Self::omitted_calls).
+    pub(crate) fn thin_out(&mut self, max_spans: usize, after_fault: RunNanos) {
         if self.spans.len() <= max_spans {
             return;
         }
         let all = self.spans.len();
-        let weights: Vec<Importance> = self.spans.iter().map(|span| self.importance(span, near)).collect();
-        let count = |weight| weights.iter().filter(|one| **one == weight).count();
+        let importances: Vec<Importance> = self.spans.iter().map(|span| self.importance(span, after_fault)).collect();
+        let count = |importance| importances.iter().filter(|one| **one == importance).count();
         let mut remaining = max_spans;
         let mut shares = HashMap::new();
-        for (weight, part) in [(Importance::Always, 1), (Importance::NearFault, 2), (Importance::Normal, 1)] {
-            let every = count(weight).div_ceil((remaining / part).max(1)).max(1);
-            remaining = remaining.saturating_sub(count(weight) / every);
-            shares.insert(weight as u8, (every, 0_usize));
+        // Calls near faults get at most half of what is left. One in `every` calls is kept.
+        for (importance, divisor) in [(Importance::Always, 1), (Importance::NearFault, 2), (Importance::Normal, 1)] {
+            let every = count(importance).div_ceil((remaining / divisor).max(1)).max(1);
+            remaining = remaining.saturating_sub(count(importance) / every);
+            shares.insert(importance as u8, (every, 0_usize));
         }
-        let mut weights = weights.into_iter();
+        let mut importances = importances.into_iter();
         self.spans.retain(|_| {
-            let weight = weights.next().unwrap_or(Importance::Normal);
-            let Some((every, seen)) = shares.get_mut(&(weight as u8)) else { return true };
+            let importance = importances.next().unwrap_or(Importance::Normal);
+            let Some((every, seen)) = shares.get_mut(&(importance as u8)) else { return true };
             *seen += 1;
             (*seen - 1) % *every == 0
         });
@@ -49,7 +50,9 @@ impl TimelineModel {
         self.thin_marks();
     }
 
-    fn importance(&self, span: &Span, near: RunNanos) -> Importance {
+    /// How important it is to draw this call; `after_fault` is how long after a fault it counts as
+    /// near it.
+    fn importance(&self, span: &Span, after_fault: RunNanos) -> Importance {
         let usual = matches!(
             span.outcome,
             SpanOutcome::Released | SpanOutcome::Busy | SpanOutcome::TimedOut | SpanOutcome::Done
@@ -57,14 +60,14 @@ impl TimelineModel {
         let meets = |from: RunNanos, to: RunNanos| from <= span.done_at && to >= span.requested_at;
         if !usual || self.flags.iter().any(|flag| meets(flag.from, flag.to)) {
             Importance::Always
-        } else if self.bands.iter().any(|band| meets(band.from, band.to.saturating_add(near))) {
+        } else if self.bands.iter().any(|band| meets(band.from, band.to.saturating_add(after_fault))) {
             Importance::NearFault
         } else {
             Importance::Normal
         }
     }
 
-    /// Omits the marks of omitted calls; refusals stay.
+    /// Omits the register accesses of omitted calls; refused ones stay.
     fn thin_marks(&mut self) {
         let mut kept: HashMap<WorkerId, Vec<(RunNanos, RunNanos)>> = HashMap::new();
         for span in &self.spans {

@@ -1,4 +1,4 @@
-//! The contents of the lanes: processes, requests for locks, holds, losses, writes.
+//! Draws the contents of the lanes: processes, requests for locks, holds, losses, writes.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,13 @@ use crate::report::escape::escape_markup;
 use crate::report::format;
 use crate::report::model::{MarkStyle, ProcessEnd, Span, SpanKind, SpanOutcome, TimelineModel};
 
-/// The number of colours for locks.
+/// The number of lock colours in the style sheet; further locks repeat them.
 pub(crate) const LOCK_COLOURS: usize = 6;
 
-pub(super) fn draw(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut String) {
+/// Draws all lanes, from back to front. `id_prefix` is that of the fill patterns.
+pub(super) fn draw(model: &TimelineModel, layout: &Layout, id_prefix: &str, out: &mut String) {
     draw_lifetimes(model, layout, out);
-    draw_pauses(model, layout, ids, out);
+    draw_pauses(model, layout, id_prefix, out);
     let mut begin = 0;
     for chunk in model.spans.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
         draw_requests(chunk, layout, out);
@@ -42,7 +43,7 @@ fn draw_lifetimes(model: &TimelineModel, layout: &Layout, out: &mut String) {
     }
 }
 
-/// Draws crosses over the ends of killed processes.
+/// Draws a cross where a process was killed.
 fn draw_kills(model: &TimelineModel, layout: &Layout, out: &mut String) {
     for life in model.lifetimes.iter().filter(|life| life.end == ProcessEnd::Killed) {
         let (x, y) =
@@ -56,7 +57,7 @@ fn draw_kills(model: &TimelineModel, layout: &Layout, out: &mut String) {
     }
 }
 
-fn draw_pauses(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut String) {
+fn draw_pauses(model: &TimelineModel, layout: &Layout, id_prefix: &str, out: &mut String) {
     for pause in &model.pauses {
         let (x, to) = (layout.x(pause.from), layout.x(pause.to));
         let Some((top, height)) = layout.lanes.get(pause.lane) else { continue };
@@ -64,7 +65,7 @@ fn draw_pauses(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut Stri
         let words = format!("worker {} {did} for {}", pause.worker, format::format_duration(pause.to - pause.from));
         let _ = write!(
             out,
-            r#"<rect fill="url(#{ids}-{name})" x="{}" y="{}" width="{}" height="{}"><title>{words}</title></rect>"#,
+            r#"<rect fill="url(#{id_prefix}-{name})" x="{}" y="{}" width="{}" height="{}"><title>{words}</title></rect>"#,
             round_coordinate(x),
             round_coordinate(top + 1.0),
             round_coordinate((to - x).max(1.0)),
@@ -73,7 +74,7 @@ fn draw_pauses(model: &TimelineModel, layout: &Layout, ids: &str, out: &mut Stri
     }
 }
 
-/// Draws thin lines: requests and releases.
+/// Draws a thin line for each request until its grant, and for each release until its end.
 fn draw_requests(spans: &[Span], layout: &Layout, out: &mut String) {
     let requests = spans
         .iter()
@@ -97,13 +98,15 @@ fn draw_requests(spans: &[Span], layout: &Layout, out: &mut String) {
     }
 }
 
-fn draw_holds(spans: &[Span], begin: usize, model: &TimelineModel, layout: &Layout, out: &mut String) {
+/// Draws a bar for each hold. `spans` is one row of a lane; its first span has the index
+/// `first_index` in the model.
+fn draw_holds(spans: &[Span], first_index: usize, model: &TimelineModel, layout: &Layout, out: &mut String) {
     let held = spans
         .iter()
         .enumerate()
         .filter_map(|(at, span)| Some((layout.x(span.granted_at?), layout.x(span.relied_on_until), at)));
     for one in merge_narrow(held) {
-        let Some(span) = model.spans.get(begin + one.first_index) else { continue };
+        let Some(span) = model.spans.get(first_index + one.first_index) else { continue };
         let (y, width) = (layout.y(span.lane, span.row), (one.x_end - one.x).max(0.6));
         let class = if is_shared(span) { "shared" } else { "hold" };
         let words = if one.count > 1 { format!("{} holds", one.count) } else { describe_hold(span, model) };
@@ -126,11 +129,12 @@ fn draw_holds(spans: &[Span], begin: usize, model: &TimelineModel, layout: &Layo
     }
 }
 
+/// Whether other holders may have the lock at the same time.
 fn is_shared(span: &Span) -> bool {
     matches!(span.kind, SpanKind::Lock(Mode::Shared | Mode::Permits { .. }))
 }
 
-/// A hold in words.
+/// A hold in words, for a tooltip.
 pub(super) fn describe_hold(span: &Span, model: &TimelineModel) -> String {
     let lock = model.locks.get(span.lock).map_or("", String::as_str);
     let token = span.token.map(|token| format!(", token {token}")).unwrap_or_default();
@@ -141,8 +145,8 @@ pub(super) fn describe_hold(span: &Span, model: &TimelineModel) -> String {
     format!("worker {worker} held {lock}{token}, from {from} for {held}; {outcome}{why}")
 }
 
-/// Draws how a hold ended, if that is notable: past its deadline, lost, left behind, or never
-/// granted.
+/// Marks the end of a hold that was not simply released: past its deadline, lost, with its process
+/// killed, or never granted.
 fn draw_hold_end(span: &Span, layout: &Layout, out: &mut String) {
     let y = layout.y(span.lane, span.row);
     let (sure, to) = (layout.x(span.relied_on_until), layout.x(span.held_until));
@@ -202,15 +206,16 @@ fn draw_marks(model: &TimelineModel, layout: &Layout, out: &mut String) {
     }
 }
 
-/// Draws the workers' numbers where they start, then the faults that hit them, where there is
-/// space.
+/// Labels each lane with its workers' numbers where they start, and with the faults that hit them.
+/// Labels without space are left out.
 pub(super) fn draw_labels(model: &TimelineModel, layout: &Layout, out: &mut String) {
     for (lane, (top, _)) in layout.lanes.iter().enumerate() {
         let mut taken: Vec<(f64, f64)> = Vec::new();
-        let mut workspace = |x: f64, text: &str, class: &str, either: bool| {
+        // With `may_end_at_x`, a label without space to the right of `x` may end there instead.
+        let mut add_label = |x: f64, text: &str, class: &str, may_end_at_x: bool| {
             let width = text_width(text);
             let positions = [x, x - width];
-            let positions = if either { &positions[..] } else { &positions[..1] };
+            let positions = if may_end_at_x { &positions[..] } else { &positions[..1] };
             let fits = |x: f64| {
                 x + width <= layout.right_edge() + 8.0 && taken.iter().all(|(a, b)| x > b + 5.0 || x + width + 5.0 < *a)
             };
@@ -220,10 +225,10 @@ pub(super) fn draw_labels(model: &TimelineModel, layout: &Layout, out: &mut Stri
             let _ = write!(out, r#"<text class="{class} halo" x="{x}" y="{y}">{}</text>"#, escape_markup(text));
         };
         for life in model.lifetimes.iter().filter(|life| life.lane == lane) {
-            workspace(layout.x(life.from), &format!("worker {}", life.worker), "faint", false);
+            add_label(layout.x(life.from), &format!("worker {}", life.worker), "faint", false);
         }
         for band in model.bands.iter().filter(|band| band.lanes.contains(&lane)) {
-            workspace(layout.x(band.from), band.kind.as_str(), "soft", true);
+            add_label(layout.x(band.from), band.kind.as_str(), "soft", true);
         }
     }
 }

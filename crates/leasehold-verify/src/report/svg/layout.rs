@@ -1,10 +1,10 @@
-//! The layout: the positions of the lanes, and times as x positions.
+//! Computes the positions of the lanes, and converts times to x positions.
 
 use super::Size;
 use crate::history::RunNanos;
 use crate::report::model::TimelineModel;
 
-/// Width for the lanes' names.
+/// The width at the left of the picture for the lanes' names.
 pub(crate) const LANE_NAME_WIDTH: f64 = 58.0;
 /// Space above a lane's bars, for its labels.
 pub(crate) const LANE_TOP_PADDING: f64 = 15.0;
@@ -16,12 +16,12 @@ pub(crate) const ROW_GAP: f64 = 8.0;
 pub(crate) const LABEL_LINE_HEIGHT: f64 = 15.0;
 /// The height of the line of violation numbers.
 pub(crate) const BADGE_LINE_HEIGHT: f64 = 22.0;
-/// Space for the axis.
+/// The height below the lanes for the time axis.
 pub(crate) const AXIS_HEIGHT: f64 = 26.0;
-/// The maximum of label lines; further ones are omitted.
+/// The maximum of lines of fault labels; labels that need more are omitted.
 pub(crate) const MAX_LABEL_LINES: usize = 3;
 
-/// The positions of all elements.
+/// The positions of everything in the picture, in pixels.
 pub(crate) struct Layout {
     pub(crate) width: f64,
     pub(crate) bar_height: f64,
@@ -33,7 +33,7 @@ pub(crate) struct Layout {
     pub(crate) lanes: Vec<(f64, f64)>,
     /// The bottom of the lanes.
     pub(crate) bottom: f64,
-    /// The bottom, including the axis.
+    /// The height of the picture, including the axis and without the legend.
     pub(crate) height: f64,
     from: f64,
     to: f64,
@@ -78,19 +78,19 @@ impl Layout {
         self.width - 12.0
     }
 
-    /// A time's x position.
+    /// Converts a time to an x position; times outside the run are clamped.
     pub(crate) fn x(&self, t: RunNanos) -> f64 {
         let part = (t as f64 - self.from) / (self.to - self.from);
         LANE_NAME_WIDTH + part.clamp(0.0, 1.0) * (self.right_edge() - LANE_NAME_WIDTH)
     }
 
-    /// The top of a bar.
+    /// The y position of the top of a bar on this lane and row.
     pub(crate) fn y(&self, lane: usize, row: usize) -> f64 {
         let top = self.lanes.get(lane).map_or(self.top, |(top, _)| *top);
         top + LANE_TOP_PADDING + row as f64 * (self.bar_height + ROW_GAP)
     }
 
-    /// The times of the axis, and the decimal places that they need.
+    /// The times of the axis's ticks, and the number of decimal places that their labels need.
     pub(crate) fn axis_ticks(&self) -> (Vec<RunNanos>, usize) {
         let span = (self.to - self.from).max(1.0);
         let least = span / ((self.right_edge() - LANE_NAME_WIDTH) / 90.0).max(1.0);
@@ -112,8 +112,8 @@ pub(crate) fn text_width(text: &str) -> f64 {
     text.chars().map(|c| if c.is_ascii() { 6.1 } else { 11.0 }).sum()
 }
 
-/// Merges bars that are too narrow to be distinguished. The items are sorted by their left ends;
-/// each is a start, an end and an index.
+/// Merges neighbouring bars that are narrower than about a pixel. Each item is a bar's left end,
+/// right end and index; the items are sorted by their left ends.
 pub(crate) fn merge_narrow(items: impl Iterator<Item = (f64, f64, usize)>) -> Vec<MergedBar> {
     let mut out: Vec<MergedBar> = Vec::new();
     for (x, to, at) in items {
@@ -132,12 +132,15 @@ pub(crate) fn merge_narrow(items: impl Iterator<Item = (f64, f64, usize)>) -> Ve
     out
 }
 
-/// A bar, or several merged ones.
+/// A bar, or several neighbouring bars that are drawn as one.
 pub(crate) struct MergedBar {
+    /// The left end.
     pub(crate) x: f64,
+    /// The right end.
     pub(crate) x_end: f64,
-    /// The first one.
+    /// The index of the first merged bar.
     pub(crate) first_index: usize,
+    /// How many bars were merged; 1: a single bar.
     pub(crate) count: usize,
 }
 
@@ -146,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_has_few_round_ticks() {
+    fn the_time_axis_has_few_ticks_at_round_times() {
         let of = |end: RunNanos| {
             let run = TimelineModel { end, ..TimelineModel::default() };
             Layout::new(&run, Size { width: 1100, ..Size::default() }).axis_ticks()

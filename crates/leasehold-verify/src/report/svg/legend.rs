@@ -1,4 +1,4 @@
-//! The legend of the marks.
+//! The legend: explains the marks that occur in the picture.
 
 use std::fmt::Write as _;
 
@@ -8,17 +8,18 @@ use super::round_coordinate;
 use crate::report::escape::escape_markup;
 use crate::report::model::{MarkStyle, ProcessEnd, Span, SpanOutcome, TimelineModel};
 
-/// A mark, 26 by 14, and its meaning.
-pub(crate) type Entry = (String, String);
+/// A mark as SVG, 26 by 14 pixels, and its meaning in words.
+pub(crate) type LegendEntry = (String, String);
 
-/// Further locks have no colour of their own in the legend.
+/// The maximum of locks that the legend lists with their colours.
 const MAX_LOCKS: usize = 6;
 
-/// Lists only what occurs in this run.
-pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
-    let mut out: Vec<Entry> = Vec::new();
-    let mut add = |there: bool, mark: &str, words: &str| {
-        if there {
+/// The legend's entries, only for marks that occur in this run. `id_prefix` is that of the fill
+/// patterns.
+pub(crate) fn legend_entries(model: &TimelineModel, id_prefix: &str) -> Vec<LegendEntry> {
+    let mut out: Vec<LegendEntry> = Vec::new();
+    let mut add = |occurs: bool, mark: &str, words: &str| {
+        if occurs {
             out.push((mark.to_owned(), words.to_owned()));
         }
     };
@@ -59,9 +60,9 @@ pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
     add(tail, r#"<path class="tail l0" d="M2 7H24"/>"#, "lease of a killed worker, until its deadline");
     let killed = model.lifetimes.iter().any(|life| life.end == ProcessEnd::Killed);
     add(killed, r#"<path class="dead" d="M9 3L17 11M9 11L17 3"/>"#, "killed");
-    let stop = format!(r#"<rect fill="url(#{ids}-stop)" x="2" y="1" width="22" height="12"/>"#);
+    let stop = format!(r#"<rect fill="url(#{id_prefix}-stop)" x="2" y="1" width="22" height="12"/>"#);
     add(model.pauses.iter().any(|pause| !pause.is_stall), &stop, "stopped");
-    let stall = format!(r#"<rect fill="url(#{ids}-stall)" x="2" y="1" width="22" height="12"/>"#);
+    let stall = format!(r#"<rect fill="url(#{id_prefix}-stall)" x="2" y="1" width="22" height="12"/>"#);
     add(model.pauses.iter().any(|pause| pause.is_stall), &stall, "machine busy");
     let has_style = |style: MarkStyle| model.marks.iter().any(|mark| mark.style() == style);
     let ok = r#"<circle class="ok" cx="13" cy="7" r="2"/>"#;
@@ -80,16 +81,16 @@ pub(crate) fn legend_entries(model: &TimelineModel, ids: &str) -> Vec<Entry> {
     out
 }
 
-/// One mark as a separate small picture.
+/// Wraps a mark of the legend as a small SVG of its own.
 pub(crate) fn legend_icon(mark: &str) -> String {
     format!(r#"<svg class="lh" width="26" height="14" viewBox="0 0 26 14" aria-hidden="true">{mark}</svg>"#)
 }
 
-/// The legend below the axis, and its height.
-pub(super) fn draw(model: &TimelineModel, layout: &Layout, ids: &str) -> (String, f64) {
+/// Draws the legend below the axis; returns its SVG and its height in pixels.
+pub(super) fn draw(model: &TimelineModel, layout: &Layout, id_prefix: &str) -> (String, f64) {
     let mut out = String::new();
     let (mut x, mut y) = (LANE_NAME_WIDTH, layout.height + 6.0);
-    for (mark, words) in legend_entries(model, ids) {
+    for (mark, words) in legend_entries(model, id_prefix) {
         let width = 32.0 + text_width(&words) + 16.0;
         if x + width > layout.right_edge() && x > LANE_NAME_WIDTH {
             (x, y) = (LANE_NAME_WIDTH, y + 20.0);

@@ -1,4 +1,4 @@
-//! The timeline as a picture: one self-contained SVG, light and dark.
+//! Draws the timeline as one self-contained SVG, in light and dark colours.
 //!
 //! It is drawn from back to front: grid, faults, processes, calls, violations, labels.
 
@@ -18,17 +18,17 @@ use super::model::{self, TimelineModel};
 use crate::history::Event;
 use crate::verdict::Verdict;
 
-/// The style of every timeline; all of it is scoped to the class `lh`.
+/// The CSS of every timeline; all rules apply only inside the class `lh`.
 pub(crate) const STYLE: &str = include_str!("timeline.css");
 
-/// The size of a picture. Its lanes determine its height.
+/// The size of a timeline picture. Its height follows from the number of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The width in pixels.
     pub width: u32,
-    /// The height of a bar in pixels.
+    /// The height of a hold's bar in pixels.
     pub bar: u32,
-    /// Whether a legend is drawn below.
+    /// Whether a legend is drawn below the timeline.
     pub legend: bool,
 }
 
@@ -38,23 +38,24 @@ impl Default for Size {
     }
 }
 
-/// The whole run as a picture.
+/// Draws the whole test run as an SVG.
 pub fn timeline(events: &[Event], verdict: &Verdict, size: Size) -> String {
-    let mut run = model::build(events, verdict);
-    run.thin_out(model::MAX_SPANS, verdict.header.ttl);
-    draw_timeline(&run, &alt_text(verdict), size, "a")
+    let mut timeline = model::build(events, verdict);
+    timeline.thin_out(model::MAX_SPANS, verdict.header.ttl);
+    draw_timeline(&timeline, &alt_text(verdict), size, "a")
 }
 
-/// The alternative text of the picture.
+/// The picture's alternative text for screen readers: the engine and the verdict.
 pub(crate) fn alt_text(verdict: &Verdict) -> String {
     let head = format::headline(verdict);
     format!("Timeline of a run of leasehold verify on {}. {}: {}", verdict.header.engine, head.verdict, head.rest)
 }
 
-/// `ids` makes its ids distinct from those of other pictures on the same page.
-pub(crate) fn draw_timeline(model: &TimelineModel, alt: &str, size: Size, ids: &str) -> String {
+/// Draws the timeline as an SVG. `id_prefix` keeps its element ids distinct from those of other
+/// pictures on the same page.
+pub(crate) fn draw_timeline(model: &TimelineModel, alt: &str, size: Size, id_prefix: &str) -> String {
     let layout = Layout::new(model, size);
-    let (legend, below) = if size.legend { legend::draw(model, &layout, ids) } else { (String::new(), 0.0) };
+    let (legend, below) = if size.legend { legend::draw(model, &layout, id_prefix) } else { (String::new(), 0.0) };
     let mut out = String::new();
     let (width, height) = (layout.width, layout.height + below);
     let _ = write!(
@@ -62,11 +63,11 @@ pub(crate) fn draw_timeline(model: &TimelineModel, alt: &str, size: Size, ids: &
         r#"<svg xmlns="http://www.w3.org/2000/svg" class="lh" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{}">"#,
         escape_markup(alt)
     );
-    let _ = write!(out, "<style>{STYLE}</style>{}", hatch_patterns(ids));
+    let _ = write!(out, "<style>{STYLE}</style>{}", hatch_patterns(id_prefix));
     let _ = write!(out, r#"<rect class="bg" width="{width}" height="{height}"/>"#);
     overlay::draw_grid(model, &layout, &mut out);
     overlay::draw_faults(model, &layout, &mut out);
-    lanes::draw(model, &layout, ids, &mut out);
+    lanes::draw(model, &layout, id_prefix, &mut out);
     overlay::draw_violations(model, &layout, &mut out);
     lanes::draw_labels(model, &layout, &mut out);
     out.push_str(&legend);
@@ -74,17 +75,17 @@ pub(crate) fn draw_timeline(model: &TimelineModel, alt: &str, size: Size, ids: &
     out
 }
 
-/// Hatching, for the times in which a process did not run.
-pub(crate) fn hatch_patterns(ids: &str) -> String {
+/// Defines the SVG patterns that fill the times in which a process did not run.
+pub(crate) fn hatch_patterns(id_prefix: &str) -> String {
     let hatch = |name: &str, class: &str| {
         format!(
-            r#"<pattern id="{ids}-{name}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="{class}" d="M3 0V6"/></pattern>"#
+            r#"<pattern id="{id_prefix}-{name}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="{class}" d="M3 0V6"/></pattern>"#
         )
     };
     format!("<defs>{}{}</defs>", hatch("stop", "hatch"), hatch("stall", "hatch light"))
 }
 
-/// A coordinate, rounded to a tenth of a pixel.
+/// Rounds a coordinate to a tenth of a pixel.
 pub(crate) fn round_coordinate(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

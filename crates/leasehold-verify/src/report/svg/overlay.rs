@@ -1,4 +1,5 @@
-//! Elements over all lanes: the axis, faults with their labels, violations with their numbers.
+//! Draws what spans all lanes: the time axis, faults with their labels, violations with their
+//! numbers.
 
 use std::fmt::Write as _;
 
@@ -31,17 +32,21 @@ pub(super) fn draw_grid(model: &TimelineModel, layout: &Layout, out: &mut String
     }
 }
 
-/// A label of a fault above the lanes.
+/// A fault's label above the lanes.
 pub(super) struct FaultLabel {
+    /// The index of the fault's band in the model.
     pub(super) band: usize,
+    /// The line of labels that it is on, from 0 at the top.
     pub(super) line: usize,
+    /// Its left edge.
     pub(super) x: f64,
     pub(super) text: String,
 }
 
-/// The labels that fit, each on the first line where it overlaps no other.
-pub(super) fn place_labels(model: &TimelineModel, layout: &Layout, lines: usize) -> Vec<FaultLabel> {
-    let mut free = vec![0.0; lines];
+/// Places the faults' labels on `line_count` lines, each on the first line where it overlaps no
+/// other. Labels that fit on no line are left out.
+pub(super) fn place_labels(model: &TimelineModel, layout: &Layout, line_count: usize) -> Vec<FaultLabel> {
+    let mut free = vec![0.0; line_count];
     let mut out = Vec::new();
     for (band, fault) in model.bands.iter().enumerate().filter(|(_, fault)| fault.lanes.is_empty()) {
         let start = layout.x(fault.from);
@@ -60,7 +65,7 @@ pub(super) fn place_labels(model: &TimelineModel, layout: &Layout, lines: usize)
     out
 }
 
-/// A fault in words.
+/// A fault in words, for a tooltip.
 pub(crate) fn describe_fault(band: &FaultBand) -> String {
     let lasted = if band.to > band.from {
         format!(" for {}", format::format_duration(band.to - band.from))
@@ -107,7 +112,7 @@ pub(super) fn draw_faults(model: &TimelineModel, layout: &Layout, out: &mut Stri
     }
 }
 
-/// Draws violations: an outline on the lanes of the workers involved, and its number above.
+/// Draws each violation: an outline on the lanes of the workers involved, and its number above.
 pub(super) fn draw_violations(model: &TimelineModel, layout: &Layout, out: &mut String) {
     for flag in &model.flags {
         let (x, width) = widened(layout, flag.from, flag.to, 16.0);
@@ -138,7 +143,8 @@ pub(super) fn draw_violations(model: &TimelineModel, layout: &Layout, out: &mut 
     }
 }
 
-/// The positions of the numbers; overlapping ones are merged into a range.
+/// Places the violations' numbers above the lanes: for each badge its x position, and the first and
+/// last number on it. Badges that would overlap are merged.
 fn place_badges(model: &TimelineModel, layout: &Layout) -> Vec<(f64, usize, usize)> {
     let mut out: Vec<(f64, usize, usize)> = Vec::new();
     for (number, flag) in model.flags.iter().enumerate().map(|(at, flag)| (at + 1, flag)) {
@@ -151,7 +157,7 @@ fn place_badges(model: &TimelineModel, layout: &Layout) -> Vec<(f64, usize, usiz
     out
 }
 
-/// A time span as x position and width, with a minimum width.
+/// A time span as x position and width; a span narrower than `min_width` is widened on both sides.
 fn widened(layout: &Layout, from: RunNanos, to: RunNanos, min_width: f64) -> (f64, f64) {
     let (x, end) = (layout.x(from), layout.x(to));
     let more = ((min_width - (end - x)) / 2.0).max(0.0);

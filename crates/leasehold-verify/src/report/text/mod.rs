@@ -1,4 +1,4 @@
-//! The verdict in a few lines for the terminal.
+//! Prints the verdict as a few lines for a terminal.
 
 mod wrap;
 
@@ -12,19 +12,20 @@ use crate::verdict::{FindingStatus, Verdict, Violation};
 /// How many violations are described in full.
 const MAX_FULL_VIOLATIONS: usize = 5;
 
-/// In a narrower terminal, words are printed below the figures and not beside them.
+/// The minimum width of a table's text column. In a narrower terminal, its text is printed below
+/// each row and not beside it.
 const MIN_TEXT_COLUMNS: usize = 24;
 
-/// The verdict for a terminal of this width; no line is longer. Without colour it contains no
-/// escape codes.
+/// Formats the verdict for a terminal of `width` columns; no line is longer. Without `colour` the
+/// text has no escape codes.
 pub fn verdict(verdict: &Verdict, width: usize, colour: bool) -> String {
-    let mut page = TerminalReport { out: String::new(), width: width.max(12), colour };
-    page.write_headline(verdict);
-    page.write_run(verdict);
-    page.write_guarantees(verdict);
-    page.write_faults(verdict);
-    page.write_violations(verdict);
-    page.out
+    let mut report = TerminalReport { out: String::new(), width: width.max(12), colour };
+    report.write_headline(verdict);
+    report.write_run_parameters(verdict);
+    report.write_guarantees(verdict);
+    report.write_faults(verdict);
+    report.write_violations(verdict);
+    report.out
 }
 
 #[derive(Clone, Copy)]
@@ -52,11 +53,11 @@ impl TerminalReport {
         }
     }
 
-    fn write_run(&mut self, verdict: &Verdict) {
+    fn write_run_parameters(&mut self, verdict: &Verdict) {
         let header = &verdict.header;
         let versions =
             if header.versions.is_empty() { String::new() } else { format!(" ({})", header.versions.join(", ")) };
-        let mut run = format!(
+        let mut parameters = format!(
             "{} at {}{versions}: {}, seed {}, TTL {}, {}, {}",
             header.engine,
             header.url,
@@ -67,10 +68,10 @@ impl TerminalReport {
             format::format_duration(verdict.counts.lasted),
         );
         if let Some(opinion) = format::describe_second_opinion(&verdict.second_opinion) {
-            run.push_str("; ");
-            run.push_str(opinion);
+            parameters.push_str("; ");
+            parameters.push_str(opinion);
         }
-        for line in wrap(&escape_terminal(&run), self.width) {
+        for line in wrap(&escape_terminal(&parameters), self.width) {
             self.write_line(&line, TextStyle::Dim);
         }
     }
@@ -96,7 +97,7 @@ impl TerminalReport {
                 text: escape_terminal(&finding.figure),
             })
             .collect();
-        self.write_table(["promise", "state", "checked"], "figure", &rows);
+        self.write_table(["guarantee", "state", "checked"], "figure", &rows);
     }
 
     fn write_faults(&mut self, verdict: &Verdict) {
@@ -135,9 +136,9 @@ impl TerminalReport {
         }
     }
 
-    /// A table of three columns of known width and a text column: the second column is coloured,
-    /// the third one right-aligned.
-    fn write_table(&mut self, heads: [&str; 3], last: &str, rows: &[TableRow]) {
+    /// Writes a table of three narrow columns and a column of wrapped text. The second column has
+    /// the row's style, the third one is right-aligned.
+    fn write_table(&mut self, heads: [&str; 3], text_head: &str, rows: &[TableRow]) {
         self.out.push('\n');
         let mut widths = heads.map(columns);
         for row in rows {
@@ -151,7 +152,7 @@ impl TerminalReport {
         if wide {
             let third = format!("{}{}", " ".repeat(c - columns(heads[2])), heads[2]);
             self.write_line(
-                &format!("{}  {}  {third}  {last}", pad_right(heads[0], a), pad_right(heads[1], b)),
+                &format!("{}  {}  {third}  {text_head}", pad_right(heads[0], a), pad_right(heads[1], b)),
                 TextStyle::Bold,
             );
         }
@@ -160,6 +161,8 @@ impl TerminalReport {
         }
     }
 
+    /// Writes a row whose first three columns have these widths. The text starts at `text_column`;
+    /// `None`: the terminal is too narrow, and the text goes below.
     fn write_row(&mut self, row: &TableRow, [a, b, c]: [usize; 3], text_column: Option<usize>) {
         let [first, second, third] = row.cells.as_slice() else { return };
         if let Some(beside) = text_column {
@@ -220,11 +223,13 @@ impl TerminalReport {
         }
     }
 
+    /// Writes a line without trailing blanks, and its newline.
     fn write_line(&mut self, text: &str, style: TextStyle) {
         self.write_styled(text.trim_end(), style);
         self.out.push('\n');
     }
 
+    /// Writes text with the escape codes of its style, if colours are on.
     fn write_styled(&mut self, text: &str, style: TextStyle) {
         let code = match style {
             TextStyle::Good => "1;32",
@@ -241,19 +246,23 @@ impl TerminalReport {
     }
 }
 
+/// A row of [`TerminalReport::write_table`].
 struct TableRow {
+    /// The first three columns.
     cells: Vec<String>,
+    /// The style of the second column.
     style: TextStyle,
+    /// The last column, which is wrapped.
     text: String,
 }
 
-/// `at 1.204 s`, `1.204 s to 1.516 s`.
+/// When a violation happened: `at 1.204 s`, `1.204 s to 1.516 s`.
 pub(super) fn format_span(violation: &Violation) -> String {
     let (from, to) = (format::format_time(violation.from), format::format_time(violation.to));
     if from == to { format!("at {from}") } else { format!("{from} to {to}") }
 }
 
-/// `worker 3`, `workers 3 and 5`, `workers 1, 2, 3 and 9 more`.
+/// A list of workers: `worker 3`, `workers 3 and 5`, `workers 1, 2, 3 and 9 more`.
 pub(super) fn format_workers(workers: &[WorkerId]) -> String {
     match workers {
         [] => String::new(),

@@ -1,11 +1,12 @@
-//! Wraps lines to a width.
+//! Wraps text to the width of a terminal.
 
-/// The number of terminal columns of a text.
+/// The number of terminal columns that a text needs.
 pub(super) fn columns(text: &str) -> usize {
     text.chars().map(char_columns).sum()
 }
 
-/// Wide scripts and emoji have two columns, combining marks none.
+/// The number of terminal columns of a character: two for wide scripts and emoji, none for
+/// combining marks.
 fn char_columns(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{fe00}'..='\u{fe0f}' => 0,
@@ -22,7 +23,8 @@ fn char_columns(c: char) -> usize {
     }
 }
 
-/// Breaks between words; a word that is too long for a line is broken at its end.
+/// Wraps a text to lines of at most `width` columns, between words. A word that is longer than a
+/// line is split.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = Vec::new();

@@ -1,32 +1,35 @@
-//! Other servers serve while one is hit, and every worker is served again.
+//! Tests the check that other servers grant locks while one is hit, and that every worker is
+//! granted a lock again.
 
 use leasehold_verify::checker::check;
 use leasehold_verify::history::{Event, FaultKind, Outcome, WorkerId, Workload};
 use leasehold_verify::verdict::Guarantee::Recovery;
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive_request};
 
-/// The bound once others can serve: two TTLs and three seconds.
+/// How long after others can serve they must grant a lock, in milliseconds: two TTLs and three
+/// seconds.
 const SERVING_BOUND: u64 = 2 * TTL + 3_000;
 
-/// A fault from 1 s on that lasts for `fault_duration`; others can serve after
-/// `others_serve_after`. Worker 1 retries all the time, and is granted from `granted` on.
-fn served_during_fault(others_serve_after: Option<u64>, fault_duration: u64, granted: u64) -> HistoryBuilder {
+/// A fault begins at 1 s and lasts for `fault_duration`. Other servers can serve
+/// `others_serve_after` its beginning (`None`: there are no others). Worker 1 requests the lock all
+/// the time, and is granted it again from `granted_after` its beginning on.
+fn served_during_fault(others_serve_after: Option<u64>, fault_duration: u64, granted_after: u64) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
-    history.fault((1_000, 1_000 + fault_duration), 1, FaultKind::Leader, &[]);
+    history.add_fault((1_000, 1_000 + fault_duration), 1, FaultKind::Leader, &[]);
     for event in &mut history.events {
-        if let Event::FaultBegin { served: it, .. } = event {
-            *it = others_serve_after.map(|served| (1_000 + served) * NANOS_PER_MS);
+        if let Event::FaultBegin { served, .. } = event {
+            *served = others_serve_after.map(|after| (1_000 + after) * NANOS_PER_MS);
         }
     }
     let mut token = 0;
     for begin in (100..1_000 + fault_duration + 500).step_by(200) {
-        if begin < 1_000 || begin >= 1_000 + granted {
+        if begin < 1_000 || begin >= 1_000 + granted_after {
             token += 1;
             let op = history.acquire((begin, begin + 50), 1, token);
             history.release((begin + 60, begin + 70), op);
         } else {
-            let op = history.begin(begin, 1, exclusive("a"));
+            let op = history.begin(begin, 1, exclusive_request("a"));
             history.end(begin + 190, op, Outcome::TimedOut);
         }
     }
@@ -41,23 +44,23 @@ fn others_serve_while_a_server_is_down() {
     assert_eq!(
         verdict.recovered[0].time_to_grant_elsewhere(),
         Some(1_350 * NANOS_PER_MS),
-        "asked at 2.3 s, granted at 2.35 s"
+        "requested at 2.3 s, granted at 2.35 s"
     );
 }
 
 #[test]
 fn no_grants_until_the_server_is_back_are_found() {
     served_during_fault(Some(500), SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_broken(Recovery, 1);
-    // The fault ended before others had to serve.
+    // No violation if the fault ended before the other servers had to grant a lock.
     served_during_fault(Some(500), SERVING_BOUND, SERVING_BOUND).assert_kept(Recovery);
-    // They could not serve before.
+    // No violation if the other servers could serve only from 3 s after the fault's beginning on.
     served_during_fault(Some(3_000), SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_kept(Recovery);
-    // There are no others.
+    // No violation if there are no other servers.
     served_during_fault(None, SERVING_BOUND + 2_000, SERVING_BOUND + 2_000).assert_kept(Recovery);
 }
 
-/// After a fault worker 1 acquires and releases all the time, and worker 2 waits in the queue; it
-/// is granted at `granted`, if ever.
+/// After a fault worker 1 acquires and releases the lock `a` all the time, and worker 2 waits in
+/// the queue of the lock `b`. It is granted `b` at `granted`; `None`: never.
 fn waiter_beside_busy_worker(fair: bool, granted: Option<u64>) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     for event in &mut history.events {
@@ -65,8 +68,8 @@ fn waiter_beside_busy_worker(fair: bool, granted: Option<u64>) -> HistoryBuilder
             header.fair = fair;
         }
     }
-    history.fault((500, 1_000), 1, FaultKind::Cut, &[]);
-    let (mut token, mut waiting) = (0, history.begin(600, 2, exclusive("b")));
+    history.add_fault((500, 1_000), 1, FaultKind::Cut, &[]);
+    let (mut token, mut waiting) = (0, history.begin(600, 2, exclusive_request("b")));
     for begin in (1_000..16_000_u64).step_by(100) {
         token += 1;
         let op = history.acquire((begin, begin + 10), 1, token);
@@ -74,18 +77,19 @@ fn waiter_beside_busy_worker(fair: bool, granted: Option<u64>) -> HistoryBuilder
         if granted == Some(begin) {
             history.end(begin + 40, waiting, Outcome::Granted { token, deadline: (begin + TTL) * NANOS_PER_MS });
             history.release((begin + 50, begin + 60), waiting);
-            waiting = history.begin(begin + 70, 2, exclusive("b"));
+            waiting = history.begin(begin + 70, 2, exclusive_request("b"));
         } else if begin % 2_000 == 0 {
             history.end(begin + 40, waiting, Outcome::TimedOut);
-            waiting = history.begin(begin + 50, 2, exclusive("b"));
+            waiting = history.begin(begin + 50, 2, exclusive_request("b"));
         }
     }
     history.end(16_000, waiting, Outcome::TimedOut);
     history
 }
 
-/// Another rule covers that no worker at all has "b".
-fn check_starved_workers(history: &HistoryBuilder) -> Vec<WorkerId> {
+/// The workers that are reported as starved. Other violations, such as that no worker at all was
+/// granted `b`, are ignored.
+fn starved_workers(history: &HistoryBuilder) -> Vec<WorkerId> {
     let verdict = check(&history.events);
     let of = verdict.violations.iter().filter(|one| one.title.contains("after fault 1"));
     of.flat_map(|one| one.workers.clone()).collect()
@@ -93,10 +97,10 @@ fn check_starved_workers(history: &HistoryBuilder) -> Vec<WorkerId> {
 
 #[test]
 fn a_waiter_that_is_never_served_while_others_are_is_found() {
-    assert_eq!(check_starved_workers(&waiter_beside_busy_worker(true, None)), [2]);
-    assert_eq!(check_starved_workers(&waiter_beside_busy_worker(true, Some(5_000))), Vec::<WorkerId>::new());
-    // Without a queue no waiter is guaranteed a turn.
-    assert_eq!(check_starved_workers(&waiter_beside_busy_worker(false, None)), Vec::<WorkerId>::new());
+    assert_eq!(starved_workers(&waiter_beside_busy_worker(true, None)), [2]);
+    assert_eq!(starved_workers(&waiter_beside_busy_worker(true, Some(5_000))), Vec::<WorkerId>::new());
+    // No violation on an engine that does not serve waiters in the order of a queue.
+    assert_eq!(starved_workers(&waiter_beside_busy_worker(false, None)), Vec::<WorkerId>::new());
 }
 
 #[test]

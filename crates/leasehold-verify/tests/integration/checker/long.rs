@@ -1,4 +1,4 @@
-//! Long histories.
+//! Tests the checker with histories of ten thousand and more operations.
 
 use leasehold_verify::history::Workload;
 use leasehold_verify::verdict::SecondOpinion;
@@ -18,7 +18,7 @@ fn ten_thousand_operations_by_fifty_workers() {
 
 #[test]
 fn a_hundred_thousand_operations_are_checked_without_porcupine() {
-    // Long enough that quadratic time would be noticed.
+    // So long that a checker with quadratic running time would not finish in time.
     let history =
         simulate(header(Workload::Fenced), &SimulationPlan { seed: 8, workers: 50, calls: 100_000, has_faults: true });
     let verdict = history.check();

@@ -1,4 +1,4 @@
-//! Tests the checker on hand-made and random histories, with and without violations.
+//! Tests the checker with written and random histories, with and without violations.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod availability;

@@ -1,4 +1,5 @@
-//! Random histories of a correct service have no violation; with one change they do.
+//! Tests that random histories of a correct service have no violation, and that each has one after
+//! a single change.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,12 @@ use proptest::prelude::*;
 use crate::checker::history_builder::{NANOS_PER_MS, finding, header};
 use crate::checker::simulation::{SimulationPlan, simulate};
 
+/// The history of a simulated correct service, with faults.
 fn simulated_events(seed: u64, workload: Workload) -> Vec<Event> {
     simulate(header(workload), &SimulationPlan { seed, workers: 5, calls: 120, has_faults: true }).events
 }
 
-/// The beginning and the end of each call.
+/// When each call began and ended (`u64::MAX`: it has no end).
 fn call_spans(events: &[Event]) -> HashMap<OpId, (u64, u64)> {
     let mut spans = HashMap::new();
     for event in events {
@@ -35,7 +37,7 @@ fn is_broken(events: &[Event], guarantee: Guarantee) -> bool {
     finding(&check(events), guarantee).state == FindingStatus::Broken
 }
 
-/// Grants: the index of the line, the times of request and grant, the call.
+/// All grants: the index of the event, the times of the request and of the grant, and the call.
 fn grants(events: &[Event]) -> Vec<(usize, u64, u64, OpId)> {
     let spans = call_spans(events);
     let grant = |(at, event): (usize, &Event)| match event {
@@ -45,6 +47,7 @@ fn grants(events: &[Event]) -> Vec<(usize, u64, u64, OpId)> {
     events.iter().enumerate().filter_map(grant).collect()
 }
 
+/// Sets the token of a grant; returns the old one. `None`: the event is no grant.
 fn set_token(event: &mut Event, new: u64) -> Option<u64> {
     if let Event::End { outcome: Outcome::Granted { token, .. }, .. } = event {
         return Some(std::mem::replace(token, new));
@@ -52,7 +55,8 @@ fn set_token(event: &mut Event, new: u64) -> Option<u64> {
     None
 }
 
-/// Returns whether there was anything to change.
+/// Swaps the tokens of two grants, one of which was requested after the other. Returns `false` if
+/// there are none.
 fn swap_tokens(events: &mut [Event]) -> bool {
     let grants = grants(events);
     let pair = grants
@@ -65,6 +69,8 @@ fn swap_tokens(events: &mut [Event]) -> bool {
     true
 }
 
+/// Moves a grant to the time of an earlier one whose holder still held the lock. Returns `false` if
+/// there are none.
 fn grant_earlier(events: &mut [Event]) -> bool {
     let grants = grants(events);
     let last_held = |op: OpId| {
@@ -88,7 +94,8 @@ fn grant_earlier(events: &mut [Event]) -> bool {
     true
 }
 
-/// Makes the second of two concurrent holds exclusive, or gives it all permits.
+/// Makes the second of two concurrent holds exclusive, or gives it all permits. Returns `false` if
+/// there are none.
 fn widen_mode(events: &mut [Event]) -> bool {
     let last_held = |of: OpId| {
         let held = events.iter().filter_map(|event| match event {
@@ -117,6 +124,7 @@ fn widen_mode(events: &mut [Event]) -> bool {
     true
 }
 
+/// Turns a refused stale write into an accepted one. Returns `false` if there is none.
 fn accept_stale(events: &mut [Event]) -> bool {
     let spans = call_spans(events);
     let mut calls: HashMap<OpId, (u64, bool)> = HashMap::new();
@@ -144,6 +152,7 @@ fn accept_stale(events: &mut [Event]) -> bool {
     false
 }
 
+/// Changes the value of a read to one that was never written. Returns `false` if there is no read.
 fn change_read(events: &mut [Event]) -> bool {
     let read = events.iter_mut().rev().find_map(|event| match event {
         Event::End { outcome: Outcome::Value { value }, .. } => Some(value),
@@ -152,6 +161,7 @@ fn change_read(events: &mut [Event]) -> bool {
     read.map(|value| *value = Some(999_999)).is_some()
 }
 
+/// Makes an increment write the same value as an earlier one. Returns `false` if there are not two.
 fn repeat_increment(events: &mut [Event]) -> bool {
     let accepted: Vec<OpId> = events
         .iter()
@@ -177,6 +187,7 @@ fn repeat_increment(events: &mut [Event]) -> bool {
     true
 }
 
+/// Changes a random history with `mutate`, after which this guarantee must be broken.
 fn check_mutation(
     seed: u64,
     workload: Workload,
@@ -190,7 +201,7 @@ fn check_mutation(
     Ok(())
 }
 
-/// A history in which a worker's read and write have the same time.
+/// The seed gives a history in which a worker's read and write have the same time.
 #[test]
 fn a_correct_service_has_no_violation_where_calls_coincide() {
     assert_eq!(check(&simulated_events(13_815_036_892_180_609_344, Workload::Counter)).violations, []);

@@ -1,24 +1,26 @@
-//! Simulates a correct small lock service: readers and writers, permits, or a fenced register.
-//! Workers are killed, stopped and left without replies.
+//! Simulates a correct lock service (readers and writers, permits, or a fenced register) whose
+//! workers are killed, stopped and left without replies, and writes its history.
 
 use std::collections::VecDeque;
 
 use leasehold_verify::history::{Call, Event, Header, Mode, OpId, Outcome, WorkerId, WorkerState, Workload};
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive};
+use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, TTL, exclusive_request};
 
 pub(crate) struct SimulationPlan {
     pub(crate) seed: u64,
     pub(crate) workers: u32,
+    /// How many calls the history has at least.
     pub(crate) calls: usize,
+    /// Whether workers are killed, stopped and left without replies.
     pub(crate) has_faults: bool,
 }
 
-/// A call in transit.
+/// A call that has begun, and whose reply has not arrived.
 struct InFlightCall {
     op: OpId,
     call: Call,
-    /// The server's reply, and for a grant the beginning of its lease.
+    /// The server's reply; `None`: the server has not executed the call yet.
     answer: Option<Outcome>,
 }
 
@@ -27,7 +29,9 @@ struct HeldLock {
     op: OpId,
     token: u64,
     deadline: u64,
+    /// Whether the worker was notified of the loss.
     is_lost: bool,
+    /// The value that the worker read and has not overwritten yet.
     read_value: Option<u64>,
 }
 
@@ -42,6 +46,7 @@ struct ServerLease {
 struct SimulatedWorker {
     number: WorkerId,
     is_stopped: bool,
+    /// The call whose reply it waits for.
     open_call: Option<OpId>,
     held: Option<HeldLock>,
 }
@@ -51,9 +56,11 @@ struct Simulation {
     rng: u64,
     now: u64,
     workload: Workload,
-    /// The holders of the lock, the latest last; the next grant removes expired ones.
+    /// The holders of the lock, the latest last. Expired ones stay until the next grant.
     leases: Vec<ServerLease>,
+    /// The token of the last grant.
     token: u64,
+    /// The highest token that the register has seen, and its hold.
     highest_token: Option<(u64, OpId)>,
     value: Option<u64>,
     in_flight: VecDeque<InFlightCall>,
@@ -63,15 +70,16 @@ struct Simulation {
     calls: usize,
 }
 
+/// Runs the simulation; returns its history.
 pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder {
     let workload = header.workload;
     let mut history = HistoryBuilder::with_header(header);
     let mut processes = Vec::new();
     for number in 1..=plan.workers {
-        history.worker(0, number, WorkerState::Started { lane: number - 1, pid: number });
+        history.add_worker_state(0, number, WorkerState::Started { lane: number - 1, pid: number });
         processes.push(SimulatedWorker { number, is_stopped: false, open_call: None, held: None });
     }
-    let mut world = Simulation {
+    let mut simulation = Simulation {
         history,
         rng: plan.seed,
         now: 1,
@@ -86,13 +94,14 @@ pub(crate) fn simulate(header: Header, plan: &SimulationPlan) -> HistoryBuilder 
         write_count: 0,
         calls: 0,
     };
-    while world.calls < plan.calls {
-        world.step(plan.has_faults);
+    while simulation.calls < plan.calls {
+        simulation.step(plan.has_faults);
     }
-    world.history
+    simulation.history
 }
 
 impl Simulation {
+    /// A pseudo-random number below `n`.
     fn random_below(&mut self, n: u64) -> u64 {
         self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.rng;
@@ -101,8 +110,9 @@ impl Simulation {
         (z ^ (z >> 31)) % n
     }
 
+    /// Lets one random thing happen: a fault, a step of the server, or an action of a worker.
     fn step(&mut self, has_faults: bool) {
-        // Mostly holders act.
+        // Three times of four, the last holder acts.
         let holder = self
             .leases
             .last()
@@ -124,7 +134,7 @@ impl Simulation {
         self.advance_to(self.now + more);
     }
 
-    /// Advances the time; a running worker learns at its deadline that its lock is lost.
+    /// Advances the time. A running worker is notified at its deadline that its lock is lost.
     fn advance_to(&mut self, to: u64) {
         self.now = to;
         for process in &mut self.workers {
@@ -132,55 +142,61 @@ impl Simulation {
                 process.held.as_mut().filter(|held| !held.is_lost && !process.is_stopped && held.deadline <= to)
             {
                 held.is_lost = true;
-                self.history.lost(held.deadline, held.op, held.deadline);
+                self.history.add_loss(held.deadline, held.op, held.deadline);
             }
         }
     }
 
-    /// Whether an abandoned call is executed nevertheless. Only a few of the queued calls are: each
-    /// costs all others a TTL.
+    /// Whether the server executes a call that its worker has abandoned: rarely for a lock, because
+    /// each such grant blocks the lock for a TTL.
     fn is_executed_anyway(&mut self, op: Option<OpId>) -> bool {
         let lock =
             self.in_flight.iter().any(|flight| Some(flight.op) == op && matches!(flight.call, Call::Lock { .. }));
         self.random_below(if lock { 16 } else { 2 }) == 0
     }
 
+    /// Kills the worker at this index, and starts another one on its lane.
     fn kill(&mut self, at: usize) {
         let old = self.workers[at].number;
-        // A call in transit may still arrive, or not.
+        // The server may or may not execute a call that the killed worker had sent.
         if !self.is_executed_anyway(self.workers[at].open_call) {
             self.in_flight.retain(|flight| flight.op >> 32 != u64::from(old));
         }
-        self.history.worker(self.now, old, WorkerState::Killed);
+        self.history.add_worker_state(self.now, old, WorkerState::Killed);
         self.last_worker_id += 1;
         let lane = u32::try_from(at).expect("small");
-        self.history.worker(self.now, self.last_worker_id, WorkerState::Started { lane, pid: self.last_worker_id });
+        self.history.add_worker_state(
+            self.now,
+            self.last_worker_id,
+            WorkerState::Started { lane, pid: self.last_worker_id },
+        );
         self.workers[at] =
             SimulatedWorker { number: self.last_worker_id, is_stopped: false, open_call: None, held: None };
     }
 
+    /// Stops a worker, or resumes it if it is stopped.
     fn stop(&mut self, at: usize) {
         let number = self.workers[at].number;
         let state = if self.workers[at].is_stopped { WorkerState::Resumed } else { WorkerState::Stopped };
         self.workers[at].is_stopped = !self.workers[at].is_stopped;
-        self.history.worker(self.now, number, state);
+        self.history.add_worker_state(self.now, number, state);
         if let Some(held) = self.workers[at].held.as_mut().filter(|held| !held.is_lost && held.deadline <= self.now) {
             held.is_lost = true;
-            self.history.lost(self.now, held.op, held.deadline);
+            self.history.add_loss(self.now, held.op, held.deadline);
         }
     }
 
-    /// A call whose reply does not arrive.
+    /// Lets a worker's call end with an unknown outcome, whether or not the server executes it.
     fn lose_reply(&mut self, at: usize) {
         if self.workers[at].is_stopped {
             return;
         }
-        // There are many waiters: most of them keep waiting.
+        // Most waiters keep waiting.
         if self.workers[at].held.is_none() && self.random_below(8) != 0 {
             return;
         }
         let Some(op) = self.workers[at].open_call.take() else { return };
-        self.history.end(self.now, op, crate::checker::history_builder::unknown());
+        self.history.end(self.now, op, crate::checker::history_builder::unknown_outcome());
         let arrives = self.is_executed_anyway(Some(op));
         let flight = self.in_flight.iter().position(|flight| flight.op == op);
         match flight.map(|at| &self.in_flight[at].call) {
@@ -197,7 +213,7 @@ impl Simulation {
         }
     }
 
-    /// The server executes one of the calls that have arrived.
+    /// Lets the server execute a random one of the calls that it can execute now.
     fn execute_one(&mut self) {
         let ready = |(at, flight): (usize, &InFlightCall)| {
             let waits = matches!(flight.call, Call::Lock { mode, .. } if !self.is_free_for(mode));
@@ -218,7 +234,7 @@ impl Simulation {
         }
     }
 
-    /// Whether no conflicting hold exists.
+    /// Whether no unexpired lease conflicts with this mode.
     fn is_free_for(&self, wanted: Mode) -> bool {
         let mut live = self.leases.iter().filter(|lease| lease.expires_at > self.now).map(|lease| lease.mode);
         match wanted {
@@ -231,6 +247,7 @@ impl Simulation {
         }
     }
 
+    /// Executes a call on the server; returns its reply. `None`: the lock is not free.
     fn execute(&mut self, op: OpId, call: &Call) -> Option<Outcome> {
         let now = self.now;
         match call {
@@ -268,7 +285,7 @@ impl Simulation {
         }
     }
 
-    /// The reply of its call arrives.
+    /// Delivers the reply to a worker's call, if the server has executed it.
     fn deliver_reply(&mut self, at: usize) {
         let Some(op) = self.workers[at].open_call.filter(|_| !self.workers[at].is_stopped) else { return };
         let answered = |flight: &InFlightCall| flight.op == op && flight.answer.is_some();
@@ -284,7 +301,7 @@ impl Simulation {
                 if deadline > self.now {
                     process.held = Some(HeldLock { op, token: *token, deadline, is_lost: false, read_value: None });
                 } else {
-                    outcome = crate::checker::history_builder::unknown();
+                    outcome = crate::checker::history_builder::unknown_outcome();
                 }
             }
             (Call::Release { .. }, _) => process.held = None,
@@ -302,6 +319,7 @@ impl Simulation {
         self.history.end(self.now, op, outcome);
     }
 
+    /// Renews the lease of the worker at this index, on the server and for the worker at once.
     fn renew(&mut self, at: usize) {
         let now = self.now;
         let process = &mut self.workers[at];
@@ -312,6 +330,7 @@ impl Simulation {
         }
     }
 
+    /// Lets the worker at this index record that it holds its lock.
     fn check_held(&mut self, at: usize) {
         let process = &self.workers[at];
         let idle = !process.is_stopped && process.open_call.is_none();
@@ -324,9 +343,9 @@ impl Simulation {
         }
     }
 
-    /// The next request for the lock.
+    /// A request for the lock in a random mode of the workload.
     fn next_lock_request(&mut self) -> Call {
-        let mut call = exclusive("a");
+        let mut call = exclusive_request("a");
         let wanted = match self.workload {
             Workload::Rwlock => {
                 [Mode::Shared, Mode::Shared, Mode::Exclusive][usize::try_from(self.random_below(3)).expect("small")]
@@ -343,8 +362,8 @@ impl Simulation {
         call
     }
 
-    /// The next call of a worker that has none open. It does not check its guard before it writes:
-    /// the fence covers that.
+    /// Begins a call of a worker that has none open. The worker does not check its lock before it
+    /// writes, because the register refuses stale tokens.
     fn start_call(&mut self, at: usize) {
         let (number, busy) =
             (self.workers[at].number, self.workers[at].open_call.is_some() || self.workers[at].is_stopped);

@@ -1,4 +1,5 @@
-//! Compares our decision on registers with two others: porcupine, and a search of all orders.
+//! Compares three decisions on fenced registers: the checker's, porcupine's, and that of a search
+//! of all orders.
 
 use leasehold_verify::history::{Call, Outcome, Workload};
 use leasehold_verify::verdict::{FindingStatus, Guarantee, SecondOpinion};
@@ -33,7 +34,7 @@ struct Register {
 }
 
 impl Register {
-    /// The register's reply.
+    /// Executes an operation; returns what the register replies.
     fn apply(&mut self, op: &RegisterOp) -> OpEffect {
         let mine = (op.token, op.hold);
         match self.highest_token {
@@ -52,7 +53,7 @@ impl Register {
     }
 }
 
-/// Whether any order of these fits; tries all of them.
+/// Whether any order of the operations fits their times and results; tries all orders.
 fn is_linearizable(ops: &[RegisterOp], register: Register) -> bool {
     let sure = |op: &&RegisterOp| !matches!(op.effect, OpEffect::Unknown | OpEffect::Open);
     let Some(first_end) = ops.iter().filter(sure).map(|op| op.end).min() else { return true };
@@ -66,6 +67,7 @@ fn is_linearizable(ops: &[RegisterOp], register: Register) -> bool {
     })
 }
 
+/// The history of these operations on the register `r`.
 fn history(ops: &[RegisterOp]) -> HistoryBuilder {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     for op in ops {
@@ -79,8 +81,8 @@ fn history(ops: &[RegisterOp]) -> HistoryBuilder {
             OpEffect::Written => Outcome::Accepted,
             OpEffect::Read(value) => Outcome::Value { value },
             OpEffect::Refused(seen) => Outcome::Refused { seen },
-            OpEffect::Unknown => crate::checker::history_builder::unknown(),
-            OpEffect::Failed => crate::checker::history_builder::failed(),
+            OpEffect::Unknown => crate::checker::history_builder::unknown_outcome(),
+            OpEffect::Failed => crate::checker::history_builder::failed_outcome(),
             OpEffect::Open => continue,
         };
         history.end(op.end, id, outcome);
@@ -88,17 +90,17 @@ fn history(ops: &[RegisterOp]) -> HistoryBuilder {
     history
 }
 
-/// Random operations. Their results are those of a correct register that executes them one after
-/// the other, except for some falsified ones.
-fn arbitrary_ops(most: usize, values: u64) -> impl Strategy<Value = Vec<RegisterOp>> {
-    let one = (0..14_u64, 0..7_u64, 1..4_u64, 1..4_u64, 0..values, any::<bool>(), 0..12_u8, 0..4_u64);
-    (proptest::collection::vec(one, 1..=most), any::<bool>(), 0..6_u8).prop_map(move |(all, by_token, lies)| {
+/// Up to `max_count` random operations, whose values are below `value_count`, or unique if that is
+/// above 50. Their results are those of a correct register, except for some falsified ones.
+fn arbitrary_ops(max_count: usize, value_count: u64) -> impl Strategy<Value = Vec<RegisterOp>> {
+    let one = (0..14_u64, 0..7_u64, 1..4_u64, 1..4_u64, 0..value_count, any::<bool>(), 0..12_u8, 0..4_u64);
+    (proptest::collection::vec(one, 1..=max_count), any::<bool>(), 0..6_u8).prop_map(move |(all, by_token, lies)| {
         let mut register = Register::default();
         let mut ops = Vec::new();
         for (at, (begin, len, hold, token, value, writes, fate, lie)) in all.into_iter().enumerate() {
-            // Mostly each hold has its own token, in the order of time.
+            // With `by_token`, each hold has its own token; otherwise tokens are random.
             let token = if by_token { hold } else { token };
-            let value = if values > 50 { at as u64 } else { value };
+            let value = if value_count > 50 { at as u64 } else { value };
             let write = writes.then_some(value);
             ops.push((
                 RegisterOp { begin, end: begin + len, hold, token, written_value: write, effect: OpEffect::Open },
@@ -132,6 +134,7 @@ fn arbitrary_ops(most: usize, values: u64) -> impl Strategy<Value = Vec<Register
     })
 }
 
+/// Fails unless all three decisions agree; returns whether the operations are linearizable.
 fn compare_checkers(ops: &[RegisterOp]) -> Result<bool, TestCaseError> {
     let verdict = history(ops).check();
     let known: Vec<RegisterOp> = ops.iter().filter(|op| op.effect != OpEffect::Failed).cloned().collect();

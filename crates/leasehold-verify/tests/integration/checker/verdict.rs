@@ -1,11 +1,13 @@
-//! The verdict as a whole: inconsistent lines, counts, many violations, long histories.
+//! Tests the verdict as a whole: inconsistent events, counts, many violations, long histories.
 
 use leasehold_verify::checker::check;
 use leasehold_verify::history::{Call, Event, FaultKind, Outcome, WorkerState, Workload, load, parse, to_json_line};
 use leasehold_verify::verdict::{Guarantee, SecondOpinion};
 use proptest::prelude::*;
 
-use crate::checker::history_builder::{HistoryBuilder, NANOS_PER_MS, exclusive, failed, header, unknown};
+use crate::checker::history_builder::{
+    HistoryBuilder, NANOS_PER_MS, exclusive_request, failed_outcome, header, unknown_outcome,
+};
 use crate::checker::simulation::{SimulationPlan, simulate};
 
 #[test]
@@ -19,14 +21,14 @@ fn an_empty_history_gets_a_verdict() {
 fn inconsistent_lines_are_ignored() {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     history.end(5, 99, Outcome::Released);
-    history.held(5, 99);
-    history.lost(6, 99, 7);
+    history.add_held_check(5, 99);
+    history.add_loss(6, 99, 7);
     history.release_with((5, 6), 98, Outcome::Released);
-    history.worker(7, 5, WorkerState::Resumed);
+    history.add_worker_state(7, 5, WorkerState::Resumed);
     history.events.push(Event::FaultEnd { t: 8 * NANOS_PER_MS, fault: 9, note: String::new(), connections: None });
     history.events.push(Event::Queued { t: 8 * NANOS_PER_MS, op: 97 });
-    // An end before its beginning, a second end, a lock that answered like a register.
-    let lock = history.begin(50, 1, exclusive("a"));
+    // A call that ends before it begins, a second end, and an outcome of a register for a lock.
+    let lock = history.begin(50, 1, exclusive_request("a"));
     history.end(40, lock, Outcome::Accepted);
     history.end(60, lock, Outcome::Granted { token: 1, deadline: 0 });
     history.write((70, 80), lock, Some(1), 5, Outcome::Busy);
@@ -39,13 +41,13 @@ fn inconsistent_lines_are_ignored() {
 fn everything_is_counted() {
     let mut history = HistoryBuilder::for_workload(Workload::Fenced);
     let hold = history.acquire((0, 10), 1, 1);
-    history.lost(20, hold, 15);
-    history.write((30, 40), hold, Some(1), 5, unknown());
-    history.write((50, 60), hold, Some(1), 6, failed());
+    history.add_loss(20, hold, 15);
+    history.write((30, 40), hold, Some(1), 5, unknown_outcome());
+    history.write((50, 60), hold, Some(1), 6, failed_outcome());
     history.write((70, 80), hold, Some(1), 7, Outcome::Refused { seen: 2 });
-    history.begin(90, 2, exclusive("a"));
-    history.fault((95, 96), 1, FaultKind::Cut, &[]);
-    history.done(100);
+    history.begin(90, 2, exclusive_request("a"));
+    history.add_fault((95, 96), 1, FaultKind::Cut, &[]);
+    history.add_last_line(100);
     let verdict = history.check();
     let counts = verdict.counts;
     assert_eq!((counts.calls, counts.ok, counts.failed, counts.unknown, counts.open), (5, 2, 1, 1, 1));
@@ -59,7 +61,7 @@ fn the_first_hundred_violations_are_kept_and_all_are_counted() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     for worker in (0..151_u32).rev() {
         let hold = history.acquire((0, 10 + u64::from(worker)), worker, 1 + u64::from(worker));
-        history.held(5_000, hold);
+        history.add_held_check(5_000, hold);
     }
     let verdict = history.check();
     assert_eq!((verdict.violations.len(), verdict.violations_in_all), (100, 150));
@@ -70,11 +72,11 @@ fn the_first_hundred_violations_are_kept_and_all_are_counted() {
 #[test]
 fn the_description_names_the_nearest_fault() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
-    history.worker(0, 1, WorkerState::Started { lane: 4, pid: 77 });
-    history.fault((5, 7), 3, FaultKind::Failover, &[]);
+    history.add_worker_state(0, 1, WorkerState::Started { lane: 4, pid: 77 });
+    history.add_fault((5, 7), 3, FaultKind::Failover, &[]);
     for worker in [1, 2] {
         let hold = history.acquire((0, 10), worker, u64::from(worker));
-        history.held(50, hold);
+        history.add_held_check(50, hold);
     }
     let words = &history.check().violations[0].words;
     assert!(words.contains("Worker 1 on lane 4 was granted"), "{words}");
@@ -100,6 +102,7 @@ fn a_history_too_long_for_porcupine_is_still_checked() {
     assert_eq!(verdict.second_opinion, SecondOpinion::None);
 }
 
+/// A random event, which need not fit any other event.
 fn any_event() -> impl Strategy<Value = Event> {
     let small = 0..6_u64;
     let outcome = (0..9_u8, 0..4_u64).prop_map(|(kind, n)| match kind {
@@ -110,12 +113,12 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => Outcome::Value { value: Some(n) },
         5 => Outcome::Value { value: None },
         6 => Outcome::Done,
-        7 => failed(),
-        _ => unknown(),
+        7 => failed_outcome(),
+        _ => unknown_outcome(),
     });
     let call = (0..6_u8, 0..6_u64, 0..4_u64).prop_map(|(kind, hold, n)| match kind {
-        0 => exclusive("a"),
-        1 => crate::checker::history_builder::owned_exclusive("a", "x"),
+        0 => exclusive_request("a"),
+        1 => crate::checker::history_builder::exclusive_request_of("a", "x"),
         2 => Call::Release { hold },
         3 => Call::Write { hold, register: "r".to_owned(), token: n.checked_sub(1), value: n },
         4 => Call::Read { hold, register: "r".to_owned(), token: n.checked_sub(1) },
@@ -164,7 +167,7 @@ fn a_truncated_line_of_a_killed_worker_is_skipped() {
     let mut history = HistoryBuilder::for_workload(Workload::Mutex);
     let hold = history.acquire((0, 10), 1, 1);
     history.release((20, 30), hold);
-    history.done(40);
+    history.add_last_line(40);
     let lines: Vec<String> = history.events.iter().map(to_json_line).collect();
     let whole: String = lines.concat();
     assert_eq!(parse(&whole).as_deref(), Ok(&history.events[..]));

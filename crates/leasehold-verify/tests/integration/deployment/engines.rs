@@ -1,4 +1,4 @@
-//! Every fault of every engine.
+//! Injects every fault into every engine, which must grant locks again afterwards.
 
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::RespClient;
@@ -8,11 +8,13 @@ use leasehold_verify::rng::Rng;
 
 use crate::deployment::fixture::{TEST_TIMEOUT, faults_except, start, survives_fault};
 
-/// Each of these faults, one after the other, on one deployment.
+/// Injects these faults, one after the other, into one deployment whose servers' version begins
+/// with `version`. Returns each fault's target and result, in words.
 async fn survives_all_faults(local: LocalEngine, faults: &[FaultKind], version: &str) -> Vec<String> {
-    // These tests need no leases that outlive a fault.
+    // The default TTL: here no lease needs to outlive a fault.
     let ttl = local.default_ttl();
-    let setup = DeploymentOptions { faults: faults.to_vec(), guard: true, ttl, isolates_workers: false, option: None };
+    let setup =
+        DeploymentOptions { faults: faults.to_vec(), has_safeguards: true, ttl, isolates_workers: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.engine(), local.as_str());
     let versions = deployment.versions().join(", ");
@@ -43,7 +45,8 @@ async fn test_redis_sentinel() {
         "redis-server 7",
     )
     .await;
-    // The master depends on timing: a server without processor time was replaced before.
+    // Which server is the first master depends on timing: Sentinels replace one without processor
+    // time.
     let replaced =
         |(old, new)| notes[0].contains(&format!("server {old} of 2, the master: server {new} of 2 is the master now"));
     assert!([(1, 2), (2, 1)].into_iter().any(replaced), "{notes:?}");
@@ -78,7 +81,7 @@ async fn test_zookeeper() {
     assert_eq!(led, 3, "crash, leader, partition: {notes:?}");
 }
 
-/// One server is enough if none is hit.
+/// Without server faults, one ZooKeeper server is started and no ensemble.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_zookeeper_server_suffices_if_none_is_hit() {
     let deployment = start(LocalEngine::Zookeeper, &[Kill, Cut], true).await;
@@ -104,7 +107,8 @@ async fn multi_server_engines_survive_every_fault() {
     tokio::join!(test_redis_sentinel(), test_redis_cluster(), test_redlock(), test_zookeeper());
 }
 
-/// An unrequested fail-over is detected, even if the old master is back.
+/// A fail-over that no fault requested is detected, even after a second one made the old master the
+/// master again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unrequested_failover_is_detected() {
     let mut deployment = start(LocalEngine::RedisSentinel, &[Failover], true).await;
@@ -114,7 +118,7 @@ async fn an_unrequested_failover_is_detected() {
         deployment.save_baseline().await.expect("a master");
         deployment.check_no_foreign_failover().await.expect("no fail-over yet");
         eventually(TEST_TIMEOUT, || async {
-            // The Sentinels refuse for some seconds after the last one.
+            // For some seconds after a fail-over, Sentinels refuse another one: try again.
             let _ = RespClient::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
             match deployment.check_no_foreign_failover().await {
                 Err(trouble) if trouble.to_string().contains("without a fault") => Ok(()),

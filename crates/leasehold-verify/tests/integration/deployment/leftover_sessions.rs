@@ -1,4 +1,4 @@
-//! Leftovers on servers that take seconds to start.
+//! Finds leftover sessions at databases and ZooKeeper, whose servers take seconds to start.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_node_of_a_live_session_is_found() {
     .await;
 }
 
-/// The sessions with one holder, and without any.
+/// A session of a client that holds a lock is found; after the client has closed, none is.
 async fn assert_session_is_found(local: LocalEngine) {
     let deployment = start(local, &[Kill], true).await;
     let locks = client(deployment.direct_url(), TTL).await;

@@ -1,4 +1,4 @@
-//! Leftovers on our own servers are found, even those that an inspection of locks does not show.
+//! Finds leftovers on Redis servers that an inspection of locks does not show.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use leasehold_verify::history::FaultKind::*;
 
 use crate::deployment::fixture::{client, start};
 
-/// No lease expires during a test.
+/// The TTL of all leases: none expires during a test.
 const TTL: Duration = Duration::from_secs(600);
 
+/// What the servers still store, after the only inspected lock `a`.
 pub(crate) async fn leftovers(deployment: &Deployment) -> Vec<(String, String)> {
     deployment.leftovers(&["a".to_owned()]).await.expect("an inspection")
 }

@@ -1,4 +1,4 @@
-//! Engines that need no servers.
+//! Tests the deployments of `memory:` and `file:`, which have no servers.
 
 use leasehold_verify::deployment::LocalEngine;
 use leasehold_verify::history::FaultKind::{DiskFull, Stop};

@@ -1,4 +1,5 @@
-//! Each engine, and each fault that it can have: begins, ends, and the engine grants again.
+//! Tests deployments: each fault that an engine can have begins and ends, and the engine grants
+//! locks again.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 #[cfg(feature = "nightly")]

@@ -1,4 +1,4 @@
-//! Impossible requests are refused with a message.
+//! Tests that impossible requests for faults are refused with a message.
 
 use std::time::Duration;
 
@@ -11,17 +11,19 @@ use crate::deployment::fixture::start;
 fn options(faults: &[FaultKind]) -> DeploymentOptions {
     DeploymentOptions {
         faults: faults.to_vec(),
-        guard: true,
+        has_safeguards: true,
         ttl: Duration::from_secs(1),
         isolates_workers: false,
         option: None,
     }
 }
 
+/// The error of starting this engine for these faults.
 async fn start_error(local: LocalEngine, faults: &[FaultKind]) -> String {
     Deployment::start(local, &options(faults)).await.expect_err("a refusal").to_string()
 }
 
+/// The error of using the user's engine at this URL with these faults; it must contain no password.
 async fn remote_error(url: &str, faults: &[FaultKind]) -> String {
     let trouble = Deployment::remote(url, &options(faults)).await.expect_err("a refusal");
     let words = format!("{trouble} {trouble:?}");
@@ -58,7 +60,7 @@ async fn network_faults_are_refused_where_no_proxy_is_possible() {
         ("postgres://u:hunter2@h1/d?ca=/c", "TLS"),
         ("memory:", "one process"),
         ("file:///tmp/x", "folder"),
-        // Nothing listens on port 1.
+        // Nothing listens on port 1, and the other host does not exist.
         ("redis://u:hunter2@127.0.0.1:1", "127.0.0.1:1 cannot be reached"),
         ("redis://u:hunter2@no.such.host.invalid", "no.such.host.invalid:6379 cannot be reached"),
     ] {

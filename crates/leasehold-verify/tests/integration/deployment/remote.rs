@@ -1,4 +1,4 @@
-//! The user's own servers: only the network before them is disturbed.
+//! Tests the user's own servers: faults hit only the network between them and the workers.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ const TTL: Duration = Duration::from_millis(1500);
 const NETWORK_FAULTS: [FaultKind; 5] = [Cut, LostReply, Delay, Duplicate, Partition];
 
 fn options(faults: &[FaultKind]) -> DeploymentOptions {
-    DeploymentOptions { faults: faults.to_vec(), guard: true, ttl: TTL, isolates_workers: false, option: None }
+    DeploymentOptions { faults: faults.to_vec(), has_safeguards: true, ttl: TTL, isolates_workers: false, option: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_protected_redis_survives_network_faults() {
     let server = Redis::new().password("hunter2").start().await.expect("a server");
-    // A name, which may have more than one address.
+    // The URL has a host name, which may have more than one address.
     let url = format!("redis://:hunter2@localhost:{}/1?prefix=mine:", server.port());
     let mut deployment = Deployment::remote(&url, &options(&NETWORK_FAULTS)).await.expect("a deployment");
     assert_eq!((deployment.direct_url(), deployment.engine()), (url.as_str(), "redis"));
@@ -27,7 +27,7 @@ async fn a_password_protected_redis_survives_network_faults() {
     assert!(through.starts_with("redis://:hunter2@127.0.0.1:") && through.ends_with("/1?prefix=mine:"), "{through}");
     assert!(!through.contains(&server.port().to_string()), "{through}");
     let mut rng = Rng::new(3);
-    // The other faults work as with our own servers.
+    // The other network faults are the same with servers that a run starts itself.
     for fault in [LostReply, Partition] {
         survives_fault(&mut deployment, fault, TTL, &mut rng).await;
     }

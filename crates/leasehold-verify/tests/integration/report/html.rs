@@ -1,4 +1,4 @@
-//! The page and the picture.
+//! Tests the HTML page and the SVG picture.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,8 @@ use leasehold_verify::verdict::{FindingStatus, Guarantee, Verdict};
 use crate::report::markup::tags;
 use crate::report::sample::{MS, Scenario, sample_history};
 
-/// The page, checked for the properties of every page; also written to the target folder for a
-/// visual check.
+/// Writes the page for a history, and checks that it is well-formed and loads nothing. Also saves
+/// it to the target folder, to look at.
 fn checked_page(name: &str, events: &[Event], verdict: &Verdict) -> String {
     let page = html::page(events, verdict);
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html")), &page).expect("a file");
@@ -36,6 +36,8 @@ fn checked_page(name: &str, events: &[Event], verdict: &Verdict) -> String {
     page
 }
 
+/// Draws the picture of a history, and checks that it is well-formed. Also saves it to the target
+/// folder, to look at.
 fn checked_picture(name: &str, events: &[Event], verdict: &Verdict, size: Size) -> String {
     let picture = timeline(events, verdict, size);
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.svg")), &picture).expect("a file");
@@ -43,6 +45,7 @@ fn checked_picture(name: &str, events: &[Event], verdict: &Verdict, size: Size) 
     picture
 }
 
+/// A scenario in which one lock is granted twice.
 fn broken_scenario() -> Scenario {
     Scenario { double_grants: vec![15], ..Scenario::default() }
 }
@@ -92,7 +95,7 @@ fn a_picture_shows_each_mark() {
     }
 }
 
-/// The solid bars of a picture: the row, the start and the end.
+/// The bars of a picture's holds: each with its row, left end and right end.
 fn hold_bars(picture: &str) -> Vec<(String, f64, f64)> {
     let number = |tag: &str, name: &str| -> String {
         let from = tag.find(name).expect("the attribute") + name.len();
@@ -132,7 +135,7 @@ fn the_page_of_a_broken_run_lists_the_violations() {
     assert!(page.contains("</svg>Broken</h1>") && page.contains("<header class=\"bad\">"));
     assert!(page.contains("<h2>2 violations</h2>"));
     assert!(page.contains("href=\"#violation=2\"") && page.contains("two held &quot;orders&quot; for"));
-    assert!(page.contains("was going on.</p>"), "its words");
+    assert!(page.contains("was active.</p>"), "its words");
     assert!(page.contains("<tr class=\"broken\"><th scope=\"row\">exclusion"));
 }
 
@@ -143,8 +146,8 @@ fn a_negative_control_must_be_detected() {
     verdict.header.control = Some("the register <refuses> nothing".to_owned());
     let found = checked_page("control", &events, &verdict);
     assert!(found.contains("</svg>Detected</h1>") && found.contains("<header class=\"good\">"));
-    assert!(found.contains("The guard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
-    // The expected violation is a different one.
+    assert!(found.contains("A safeguard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
+    // Violations of other guarantees than the one that must be broken do not count.
     verdict.header.must_break = vec![Guarantee::Leaks];
     let other = checked_page("control-other", &events, &verdict);
     assert!(other.contains("</svg>Not detected</h1>") && other.contains("<header class=\"bad\">"));
@@ -161,13 +164,13 @@ fn a_negative_control_must_be_detected() {
 #[test]
 fn foreign_text_is_escaped() {
     let evil = "</script><script>alert(1)</script><!-- \"'&\u{0}\u{1b}[31m\u{202e}".to_owned();
-    let script = Scenario {
+    let scenario = Scenario {
         locks: vec![evil.clone(), "b".to_owned()],
         error: evil.clone(),
         double_grants: vec![5],
         ..Scenario::default()
     };
-    let (mut events, mut verdict) = sample_history(script);
+    let (mut events, mut verdict) = sample_history(scenario);
     for event in &mut events {
         match event {
             Event::FaultBegin { target, .. } => target.clone_from(&evil),
@@ -211,7 +214,7 @@ fn page_data(page: &str) -> serde_json::Value {
 
 #[test]
 fn a_page_of_ten_thousand_operations_is_small() {
-    let script = Scenario {
+    let scenario = Scenario {
         grants: 3_400,
         hold_time: 5 * MS,
         killed_grants: vec![300, 900, 1_700],
@@ -219,7 +222,7 @@ fn a_page_of_ten_thousand_operations_is_small() {
         crashes: vec![(3_000 * MS, 3_800 * MS), (15_000 * MS, 15_500 * MS)],
         ..Scenario::default()
     };
-    let (events, verdict) = sample_history(script);
+    let (events, verdict) = sample_history(scenario);
     assert!(verdict.counts.calls >= 10_000, "{}", verdict.counts.calls);
     let page = checked_page("large", &events, &verdict);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
@@ -230,12 +233,11 @@ fn a_page_of_ten_thousand_operations_is_small() {
     assert!(page.contains("\"9007199254740995\""), "a token that a script would round is text");
 }
 
-/// The page draws as much as a browser can handle, includes the violations, and states that it is
-/// partial.
+/// A page draws at most as many calls as a browser can handle, and states that it leaves some out.
 #[test]
 fn a_very_long_run_is_drawn_partially() {
-    let script = Scenario { grants: 45_000, hold_time: 3 * MS, killed_grants: vec![30_000], ..Scenario::default() };
-    let (events, verdict) = sample_history(script);
+    let scenario = Scenario { grants: 45_000, hold_time: 3 * MS, killed_grants: vec![30_000], ..Scenario::default() };
+    let (events, verdict) = sample_history(scenario);
     let page = checked_page("very-long", &events, &verdict);
     let data = page_data(&page);
     let spans = data["spans"].as_array().cloned().unwrap_or_default();
@@ -245,11 +247,11 @@ fn a_very_long_run_is_drawn_partially() {
     assert!(page.len() < 8 << 20, "{} bytes", page.len());
 }
 
-/// The violations are listed beside the picture, even if only a part is drawn.
+/// All violations are listed beside the picture, even if only some of the calls are drawn.
 #[test]
 fn a_very_long_broken_run_lists_its_violations_beside_the_picture() {
-    let script = Scenario { grants: 45_000, hold_time: 3 * MS, ..broken_scenario() };
-    let (events, verdict) = sample_history(script);
+    let scenario = Scenario { grants: 45_000, hold_time: 3 * MS, ..broken_scenario() };
+    let (events, verdict) = sample_history(scenario);
     assert!(!verdict.violations.is_empty());
     let page = checked_page("very-long-broken", &events, &verdict);
     let stage = &page[page.find("class=\"stage beside\"").expect("two columns")..];
@@ -275,7 +277,8 @@ fn several_locks_are_distinguishable() {
     assert!(page.contains("class=\"hold l3\"") && page.contains("holds nightly"));
 }
 
-/// A worker with concurrent calls: it re-enters, a tick runs, and one call never ends.
+/// The events of a worker with concurrent calls: it re-enters a lock, runs a tick, and one call
+/// never ends.
 fn concurrent_calls() -> Vec<Event> {
     let begin = |t: u64, op, call| Event::Begin { t: t * MS, worker: 1, op, due: None, call };
     let end = |t: u64, op, outcome| Event::End { t: t * MS, op, outcome };
@@ -321,7 +324,6 @@ fn concurrent_calls_are_on_separate_rows() {
 #[test]
 fn a_truncated_or_empty_history_gives_a_page() {
     let (events, verdict) = sample_history(Scenario::default());
-    // Any truncated history, with any lines, gives a page.
     for keep in (0..events.len()).step_by(7) {
         tags(&html::page(&events[..keep], &verdict));
     }

@@ -1,9 +1,10 @@
-//! Checks that every tag is closed, and nested correctly: stricter than a browser.
+//! Parses HTML and SVG for the tests, more strictly than a browser: every tag must be closed and
+//! nested correctly.
 
 /// Tags that have no end tag.
 const VOID_TAGS: [&str; 3] = ["meta", "br", "!doctype"];
 
-/// Every tag with its attributes as text.
+/// All start tags of a page, each with its attributes as text.
 ///
 /// # Panics
 /// If an end tag has no start tag, if a tag is not closed, or if a tag occurs where only text is
@@ -29,7 +30,7 @@ pub(crate) fn tags(page: &str) -> Vec<String> {
             continue;
         }
         if name == "script" || name == "style" {
-            // Only text, up to the first end tag.
+            // A script or style contains only text, up to the first end tag of its name.
             let end = rest.find(&format!("</{name}")).expect("the end of a script");
             rest = &rest[end..];
         }
@@ -39,10 +40,12 @@ pub(crate) fn tags(page: &str) -> Vec<String> {
     all
 }
 
+/// Whether the innermost open tag contains only text: `script` or `style`.
 fn is_raw_text(open: &[String]) -> bool {
     open.last().is_some_and(|name| name == "script" || name == "style")
 }
 
+/// The position of the `>` that ends a tag, outside of quotes.
 fn find_tag_end(rest: &str) -> usize {
     let mut quoted = false;
     for (at, c) in rest.char_indices() {

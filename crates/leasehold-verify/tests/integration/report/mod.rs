@@ -1,4 +1,4 @@
-//! Tests the report with made-up histories and verdicts.
+//! Tests the reports with simulated histories and written verdicts.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod html;

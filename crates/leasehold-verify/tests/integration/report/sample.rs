@@ -1,4 +1,4 @@
-//! Simulates a lock that is granted in order: histories to draw.
+//! Simulates locks that are granted in order, for histories to draw.
 
 use leasehold_verify::history::{Call, Event, FaultKind, Header, Mode, OpId, Outcome, RunNanos, WorkerState, Workload};
 use leasehold_verify::verdict::{
@@ -8,22 +8,24 @@ use leasehold_verify::verdict::{
 pub(crate) const MS: RunNanos = 1_000_000;
 pub(crate) const TTL: RunNanos = 1_500 * MS;
 
-/// The events of the simulation.
+/// What happens in a simulated history.
 pub(crate) struct Scenario {
+    /// How many grants there are.
     pub(crate) grants: usize,
     /// The approximate length of a hold.
     pub(crate) hold_time: RunNanos,
     pub(crate) lanes: u32,
     pub(crate) locks: Vec<String>,
-    /// The grants whose holder is killed.
+    /// The indices of the grants whose holder is killed.
     pub(crate) killed_grants: Vec<usize>,
-    /// The grants whose holder is stopped past its TTL.
+    /// The indices of the grants whose holder is stopped for longer than its TTL.
     pub(crate) stopped_grants: Vec<usize>,
-    /// The grants whose holder is stopped, and whose lock is granted to the next one while it
-    /// holds.
+    /// The indices of the grants whose holder is stopped while the lock is granted to another
+    /// worker, too early.
     pub(crate) double_grants: Vec<usize>,
     /// The times in which the server is down.
     pub(crate) crashes: Vec<(RunNanos, RunNanos)>,
+    /// The error message of calls that fail.
     pub(crate) error: String,
 }
 
@@ -49,39 +51,43 @@ pub(crate) struct Simulation {
     violations: Vec<Violation>,
     scenario: Scenario,
     rng_state: u64,
+    /// How many calls there are so far.
     op_count: u32,
+    /// The token of the last grant.
     token: u64,
-    /// The worker of each lane, and when it requests again.
+    /// The worker of each lane, and when it requests a lock again.
     lane_workers: Vec<(u32, RunNanos)>,
+    /// How many workers have started so far.
     workers: u32,
 }
 
-/// A history and its verdict.
-pub(crate) fn sample_history(script: Scenario) -> (Vec<Event>, Verdict) {
-    let lanes = (0..script.lanes).map(|lane| (lane + 1, RunNanos::from(lane) * 3 * MS)).collect();
-    let workers = script.lanes;
-    // Tokens beyond the exact integers of a script.
+/// Simulates a scenario; returns the history, and a verdict that fits it.
+pub(crate) fn sample_history(scenario: Scenario) -> (Vec<Event>, Verdict) {
+    let lanes = (0..scenario.lanes).map(|lane| (lane + 1, RunNanos::from(lane) * 3 * MS)).collect();
+    let workers = scenario.lanes;
+    // In long histories, tokens that JavaScript cannot represent exactly.
     let token = 9_007_199_254_740_993;
-    let token = if script.grants > 100 { token } else { 40 };
-    let mut world = Simulation {
+    let token = if scenario.grants > 100 { token } else { 40 };
+    let mut simulation = Simulation {
         events: vec![],
         recovered: vec![],
         violations: vec![],
-        scenario: script,
+        scenario,
         rng_state: 7,
         op_count: 0,
         token,
         lane_workers: lanes,
         workers,
     };
-    world.run();
-    world.finish()
+    simulation.run();
+    simulation.finish()
 }
 
 impl Simulation {
-    fn random_between(&mut self, least: RunNanos, most: RunNanos) -> RunNanos {
+    /// A pseudo-random number from `min` to `max`, both included.
+    fn random_between(&mut self, min: RunNanos, max: RunNanos) -> RunNanos {
         self.rng_state = self.rng_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        least + (self.rng_state >> 33) % (most - least + 1)
+        min + (self.rng_state >> 33) % (max - min + 1)
     }
 
     fn next_op_id(&mut self, worker: u32) -> OpId {
@@ -89,20 +95,24 @@ impl Simulation {
         OpId::from(worker) << 32 | OpId::from(self.op_count)
     }
 
-    fn add_call(&mut self, worker: u32, from: RunNanos, to: Option<(RunNanos, Outcome)>, call: Call) -> OpId {
+    /// Adds a call that begins at `from`; `end` is when it ends and its outcome, or `None`: it does
+    /// not end.
+    fn add_call(&mut self, worker: u32, from: RunNanos, end: Option<(RunNanos, Outcome)>, call: Call) -> OpId {
         let op = self.next_op_id(worker);
         self.events.push(Event::Begin { t: from, worker, op, due: Some(from + 60_000 * MS), call });
-        if let Some((t, outcome)) = to {
+        if let Some((t, outcome)) = end {
             self.events.push(Event::End { t, op, outcome });
         }
         op
     }
 
-    /// The time at which the server, if it is down, answers.
+    /// When the server answers a request of time `t`: at once, or after its restart if it is down
+    /// then.
     fn server_up_at(&self, t: RunNanos) -> RunNanos {
         self.scenario.crashes.iter().find(|(from, to)| (*from..*to).contains(&t)).map_or(t, |(_, to)| to + 40 * MS)
     }
 
+    /// Adds the events of all grants.
     fn run(&mut self) {
         for (worker, from) in self.lane_workers.clone() {
             let state = WorkerState::Started { lane: worker - 1, pid: 4_000 + worker };
@@ -136,7 +146,8 @@ impl Simulation {
                 let gone = self.server_up_at(to + self.scenario.hold_time / 90 + MS / 5);
                 self.add_call(worker, to, Some((gone, Outcome::Released)), Call::Release { hold: op });
                 self.lane_workers[at].1 = gone + self.scenario.hold_time / 10;
-                // Two held it until the second one released it.
+                // If the lock was granted to two workers, the violation ends when the second one
+                // releases it.
                 if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Guarantee::Exclusion) {
                     last.to = last.to.min(to.max(last.from));
                 }
@@ -145,7 +156,8 @@ impl Simulation {
         }
     }
 
-    /// A waiter gets an error when the server goes down, and retries; returns when.
+    /// If the server goes down during a request, adds that the request fails; returns when the
+    /// worker requests the lock again, or `requested_at`.
     fn fail_waiter_on_crash(
         &mut self,
         worker: u32,
@@ -163,11 +175,14 @@ impl Simulation {
         (failed_at + 300 * MS).min(to)
     }
 
+    /// Adds a write of the register under this hold; returns its call.
     fn add_write(&mut self, worker: u32, hold: OpId, token: u64, t: RunNanos, outcome: Outcome) -> OpId {
         let call = Call::Write { hold, register: "balance".to_owned(), token: Some(token), value: t };
         self.add_call(worker, t, Some((t + MS / 2, outcome)), call)
     }
 
+    /// Kills the holder on this lane at `t`, and starts another worker there; returns when its lock
+    /// is free.
     fn kill_holder(&mut self, lane: usize, granted_at: RunNanos, t: RunNanos) -> RunNanos {
         let (worker, _) = self.lane_workers[lane];
         let free = granted_at + TTL + 60 * MS;
@@ -181,6 +196,8 @@ impl Simulation {
         free
     }
 
+    /// Stops the holder on this lane at `t` for longer than its TTL; returns when its lock is
+    /// granted to another worker.
     fn stop_holder(&mut self, lane: usize, grant: usize, op: OpId, granted_at: RunNanos, t: RunNanos) -> RunNanos {
         let (worker, _) = self.lane_workers[lane];
         let wrong = self.scenario.double_grants.contains(&grant);
@@ -220,13 +237,14 @@ impl Simulation {
         free
     }
 
+    /// Adds a violation of exclusion from `from` to `to`, between this worker and the next one.
     fn add_exclusion_violation(&mut self, grant: usize, worker: u32, op: OpId, from: RunNanos, to: RunNanos) {
         let at = (0..self.lane_workers.len()).min_by_key(|at| self.lane_workers[*at].1).expect("a lane");
         let (other, lock) = (self.lane_workers[at].0, &self.scenario.locks[grant % self.scenario.locks.len()]);
         let ms = (to - from) / MS;
         let title = format!("two held \"{lock}\" for");
         let words = format!(
-            "Worker {worker} held \"{lock}\" with token {} and its deadline was {ms} ms away when worker {other} was granted it with token {}. Fault {} (stop worker {worker}) was going on.",
+            "Worker {worker} held \"{lock}\" with token {} and its deadline was {ms} ms away when worker {other} was granted it with token {}. Fault {} (stop worker {worker}) was active.",
             self.token,
             self.token + 1,
             self.recovered.len()
@@ -244,6 +262,7 @@ impl Simulation {
         });
     }
 
+    /// Adds a fault and its recovery; the lock is granted again at `granted`.
     fn add_fault(
         &mut self,
         kind: FaultKind,
@@ -284,6 +303,7 @@ impl Simulation {
         });
     }
 
+    /// Adds the last events, and builds the verdict.
     fn finish(mut self) -> (Vec<Event>, Verdict) {
         for (from, to) in self.scenario.crashes.clone() {
             self.add_fault(FaultKind::Crash, "the server".to_owned(), vec![], from, to, to + 42 * MS);
@@ -317,7 +337,7 @@ impl Simulation {
     }
 }
 
-fn header(script: &Scenario, mut faults: Vec<FaultKind>) -> Header {
+fn header(scenario: &Scenario, mut faults: Vec<FaultKind>) -> Header {
     faults.sort();
     faults.dedup();
     Header {
@@ -332,7 +352,7 @@ fn header(script: &Scenario, mut faults: Vec<FaultKind>) -> Header {
         control: None,
         seed: 7,
         ttl: TTL,
-        lanes: script.lanes,
+        lanes: scenario.lanes,
         fair: true,
         fencing: true,
         exclusion: true,
@@ -360,6 +380,7 @@ fn totals(events: &[Event], faults: u64, workers: u64, lasted: RunNanos) -> Tota
     counts
 }
 
+/// One finding for each of some guarantees.
 fn findings(violations: &[Violation], counts: &Totals) -> Vec<Finding> {
     let all = [
         (Guarantee::Exclusion, counts.grants - 1, "at least 0.4 ms between two holds"),

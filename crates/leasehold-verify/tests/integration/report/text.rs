@@ -1,4 +1,4 @@
-//! The text report, verbatim.
+//! Tests the text report word for word.
 
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::report::text::verdict as text;
@@ -6,6 +6,7 @@ use leasehold_verify::verdict::{Finding, FindingStatus, Guarantee, Recovery, Tot
 
 use crate::report::sample::{MS, Scenario, TTL, sample_history};
 
+/// A verdict without violations, with three findings and three faults.
 fn verdict() -> Verdict {
     let (_, mut verdict) = sample_history(Scenario::default());
     let finding = |promise, state, checked, broken, figure: &str| {
@@ -72,16 +73,17 @@ fn violation(title: &str) -> Violation {
         workers: vec![3, 5],
         ops: vec![],
         title: title.to_owned(),
-        words: "Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker 5 was granted it with token 18. Fault 2 (stop worker 3) was going on.".to_owned(),
+        words: "Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker 5 was granted it with token 18. Fault 2 (stop worker 3) was active.".to_owned(),
         about_time: false,
     }
 }
 
-fn broken_verdict(in_all: u64) -> Verdict {
+/// A verdict with this many violations, of which at most 20 are described.
+fn broken_verdict(violation_count: u64) -> Verdict {
     let mut verdict = verdict();
     verdict.findings[0].state = FindingStatus::Broken;
-    verdict.violations = (0..in_all.min(20)).map(|_| violation("two held \"a\" for 312 ms")).collect();
-    verdict.violations_in_all = in_all;
+    verdict.violations = (0..violation_count.min(20)).map(|_| violation("two held \"a\" for 312 ms")).collect();
+    verdict.violations_in_all = violation_count;
     verdict
 }
 
@@ -104,13 +106,13 @@ fn the_verdict_is_the_first_line() {
     two.header.control = Some("the register refuses nothing".to_owned());
     assert_eq!(
         first_line(&two),
-        "detected: the guard was off (the register refuses nothing), and 2 violations in 1,203 calls, 312 grants, 6 faults show it"
+        "detected: a safeguard was off (the register refuses nothing), and 2 violations in 1,203 calls, 312 grants, 6 faults show it"
     );
     let mut none = verdict();
     none.header.guard = false;
     assert_eq!(
         first_line(&none),
-        "NOT DETECTED: the guard was off, and 1,203 calls, 312 grants, 6 faults do not show it"
+        "NOT DETECTED: a safeguard was off, and 1,203 calls, 312 grants, 6 faults do not show it"
     );
 }
 
@@ -121,22 +123,22 @@ BROKEN: 1 violation in 1,203 calls, 312 grants, 6 faults
 redis at redis://127.0.0.1:6379 (Redis 7.0.15): fenced, seed 7, TTL 1.5 s, 5
 lanes, 30 s; porcupine agrees on the registers
 
-promise    state     checked  figure
+guarantee  state     checked  figure
 exclusion  BROKEN      1,311  at least 0.4 ms between two holds that follow each
                               other, with 3 faults in between
 reentry    untested        0
 recovery   kept            6  at most 1.04 TTL after a kill
 
-fault         recovered      at most  target
-1 kill        1.04 TTL      1.50 TTL  worker 3 at 2.105 s
-2 lost-reply  nobody asked  1.50 TTL  the server at 2.105 s, for 812 ms
-3 wipe        never         1.50 TTL  node 1 of 5 at 2.105 s, to the end;
-                                      granted 0.50 TTL after it began
+fault         recovered     at most  target
+1 kill        1.04 TTL     1.50 TTL  worker 3 at 2.105 s
+2 lost-reply  no requests  1.50 TTL  the server at 2.105 s, for 812 ms
+3 wipe        never        1.50 TTL  node 1 of 5 at 2.105 s, to the end; granted
+                                     0.50 TTL after it began
 
 1. exclusion: two held \"a\" for 312 ms
    1.204 s to 1.516 s, workers 3 and 5
    Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker
-   5 was granted it with token 18. Fault 2 (stop worker 3) was going on.
+   5 was granted it with token 18. Fault 2 (stop worker 3) was active.
 ";
     assert_eq!(text(&broken_verdict(1), 80, false), expected);
 }
@@ -148,15 +150,15 @@ holds: 1,203 calls, 312 grants, 6 faults, no violation
 redis at redis://127.0.0.1:6379 (Redis 7.0.15): fenced, seed 7, TTL 1.5 s, 5 lanes, 30 s; porcupine agrees on the
 registers
 
-promise    state     checked  figure
+guarantee  state     checked  figure
 exclusion  kept        1,311  at least 0.4 ms between two holds that follow each other, with 3 faults in between
 reentry    untested        0
 recovery   kept            6  at most 1.04 TTL after a kill
 
-fault         recovered      at most  target
-1 kill        1.04 TTL      1.50 TTL  worker 3 at 2.105 s
-2 lost-reply  nobody asked  1.50 TTL  the server at 2.105 s, for 812 ms
-3 wipe        never         1.50 TTL  node 1 of 5 at 2.105 s, to the end; granted 0.50 TTL after it began
+fault         recovered     at most  target
+1 kill        1.04 TTL     1.50 TTL  worker 3 at 2.105 s
+2 lost-reply  no requests  1.50 TTL  the server at 2.105 s, for 812 ms
+3 wipe        never        1.50 TTL  node 1 of 5 at 2.105 s, to the end; granted 0.50 TTL after it began
 ";
     assert_eq!(text(&verdict(), 120, false), expected);
 }

@@ -1,4 +1,4 @@
-//! The parts of the page.
+//! The sections of the HTML page.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::report::svg::{hatch_patterns, legend_entries, legend_icon};
 use crate::report::{format, text};
 use crate::verdict::{FindingStatus, Verdict};
 
-/// The verdict as the page's header.
+/// The page's header: the verdict, the engine, and a one-sentence summary.
 pub(super) fn header(verdict: &Verdict) -> String {
     let head = format::headline(verdict);
     let class = if head.is_expected { "good" } else { "bad" };
@@ -29,7 +29,7 @@ pub(super) fn header(verdict: &Verdict) -> String {
     )
 }
 
-/// The figures, in a row.
+/// The row of figures below the header: calls, grants, faults, losses.
 pub(super) fn key_figures(verdict: &Verdict) -> String {
     let counts = &verdict.counts;
     let all = [
@@ -50,7 +50,8 @@ pub(super) fn key_figures(verdict: &Verdict) -> String {
     out + "</dl>"
 }
 
-/// The timeline with its buttons and legend, and the violations beside it.
+/// The timeline with its buttons and legend, and the list of violations beside it. `picture` is the
+/// static SVG of the whole run, which the script replaces.
 pub(super) fn timeline_section(model: &TimelineModel, verdict: &Verdict, picture: &str) -> String {
     let beside = if verdict.violations.is_empty() { "" } else { " beside" };
     let mut out = format!(r#"<section class="stage{beside}"><div class="chart"><div class="tools"><h2>Timeline</h2>"#);
@@ -90,6 +91,7 @@ pub(super) fn timeline_section(model: &TimelineModel, verdict: &Verdict, picture
     out + r#"<div class="tip" id="tip" role="status" hidden></div></section>"#
 }
 
+/// The list of violations beside the timeline.
 fn violations_list(verdict: &Verdict) -> String {
     let mut out = format!(
         r#"<aside><h2>{}</h2><ol class="violations">"#,
@@ -116,7 +118,7 @@ fn violations_list(verdict: &Verdict) -> String {
     out + "</aside>"
 }
 
-/// The table of guarantees.
+/// The table of guarantees: for each one whether it held, and what was measured.
 pub(super) fn guarantees_table(verdict: &Verdict) -> String {
     let mut out = "<section><h2>Guarantees</h2><table class=\"promises\"><thead><tr><th>guarantee</th><th>state</th><th class=\"n\">checked</th><th>figure</th></tr></thead><tbody>".to_owned();
     for one in &verdict.findings {
@@ -203,7 +205,7 @@ pub(super) fn run_parameters(verdict: &Verdict) -> String {
         ("url", header.url.clone()),
         ("servers", if header.versions.is_empty() { "not known".to_owned() } else { header.versions.join(", ") }),
         ("leasehold", header.leasehold.clone()),
-        ("workload", format!("{}: {}", header.workload, header.workload.about())),
+        ("workload", format!("{}: {}", header.workload, header.workload.description())),
         ("faults", if faults.is_empty() { "none".to_owned() } else { faults }),
         ("seed", header.seed.to_string()),
         ("TTL", format::format_duration(header.ttl)),
@@ -214,7 +216,7 @@ pub(super) fn run_parameters(verdict: &Verdict) -> String {
         ("history", if verdict.complete { "complete".to_owned() } else { "cut short".to_owned() }),
     ];
     if !header.guard {
-        all.push(("guard", format!("off: {}", header.control.as_deref().unwrap_or("a negative control"))));
+        all.push(("safeguard", format!("off: {}", header.control.as_deref().unwrap_or("a negative control"))));
     }
     let notes = header.notes.iter().filter(|(name, _)| *name != "command");
     all.extend(notes.map(|(name, note)| (name.as_str(), note.clone())));
