@@ -175,7 +175,7 @@ impl RunStateInner {
                 match call {
                     Call::Release { hold } => drop(self.held_locks.remove(hold)),
                     Call::Lock { lock, .. } if lock.starts_with(super::ANCHOR_PREFIX) => {
-                        drop(self.anchor_calls.insert(*op))
+                        self.anchor_calls.insert(*op);
                     }
                     Call::Tick { .. } => {
                         self.progress.ticks += 1;

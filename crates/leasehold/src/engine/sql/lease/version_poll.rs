@@ -18,7 +18,7 @@ use crate::types::ClaimId;
 
 /// How often versions are read, and how long ago a row must have been read or written to be
 /// included. Both together, plus a round trip, are below 500 ms.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 /// How many locks' versions one statement reads.
 pub(super) const MAX_BATCH: usize = 256;
