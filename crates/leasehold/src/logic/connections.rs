@@ -38,13 +38,26 @@ pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_h
     }
 }
 
-/// The longest pause between two polls of a client that lacks a connection.
+impl ConnectionUsage {
+    /// Whether more than half of the server's connections are in use.
+    pub fn is_scarce(self) -> bool {
+        self.used * 2 > self.limit
+    }
+}
+
+/// The longest pause between two polls of a client that has closed its connection.
 pub const MAX_POLL_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next poll: between half of [`MAX_POLL_PAUSE`] and all of it, by `random`
-/// (any number), so that clients do not poll at the same time.
-pub fn poll_pause(random: u32) -> Duration {
-    super::backoff::pause(0, MAX_POLL_PAUSE, MAX_POLL_PAUSE, random)
+/// The same while at most half of the server's connections are in use: a waiter then learns of its
+/// grant within 500 ms.
+pub const MAX_SHORT_POLL_PAUSE: Duration = Duration::from_millis(400);
+
+/// The pause before the next poll: between half of the longest one and all of it, by `random` (any
+/// number), so that clients do not poll at the same time. `is_scarce`: see
+/// [`ConnectionUsage::is_scarce`]; also after the server refused a connection.
+pub fn poll_pause(is_scarce: bool, random: u32) -> Duration {
+    let longest = if is_scarce { MAX_POLL_PAUSE } else { MAX_SHORT_POLL_PAUSE };
+    super::backoff::pause(0, longest, longest, random)
 }
 
 #[cfg(test)]
@@ -86,9 +99,11 @@ mod tests {
         }
 
         #[test]
-        fn a_poll_is_at_most_a_second_away(random: u32) {
-            let pause = poll_pause(random);
+        fn a_poll_is_at_most_a_second_away_and_sooner_while_connections_are_left(random: u32) {
+            let pause = poll_pause(true, random);
             prop_assert!(pause <= MAX_POLL_PAUSE && pause >= MAX_POLL_PAUSE / 2);
+            let pause = poll_pause(false, random);
+            prop_assert!(pause <= MAX_SHORT_POLL_PAUSE && pause >= MAX_SHORT_POLL_PAUSE / 2);
         }
     }
 

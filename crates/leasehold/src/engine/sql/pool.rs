@@ -12,12 +12,17 @@ use super::connection::{Connection, ROW_LOCK_TIMEOUT, Reply, Value};
 use super::error::{ErrorClass, Failure};
 use crate::clock::{Clock, Instant};
 use crate::logic::backoff;
+use crate::logic::connections::{self, ConnectionUsage};
 use crate::types::{Error, Result};
 
 /// If a caller drops a statement that has no answer for this long, the connection may be dead. If
 /// it drops the statement sooner, it simply did not need the answer. Shorter than the shortest time
 /// limit of a step.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(200);
+
+/// An idle connection that was not used for this long is closed: after a burst of statements, one
+/// connection does the work of a client.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// How long the server counts as short of connections after it refused one for that reason.
 const SHORTAGE_PERIOD: Duration = Duration::from_secs(10);
@@ -76,6 +81,9 @@ struct ConnectionShortage {
     until: Mutex<Instant>,
     /// How many times it refused a connection for that reason.
     refusals: AtomicU64,
+    /// Whether more than half of its connections were in use, or it refused one, when that was last
+    /// seen.
+    is_scarce: AtomicBool,
     /// How many locks this client holds. A client that holds any keeps its connections.
     held_locks: AtomicUsize,
 }
@@ -93,10 +101,13 @@ struct IdleConnections {
 
 impl IdleConnections {
     /// Takes the connection that was used last, and whether it may be reused: `false` if it may be
-    /// dead. The others stay idle, so that the server can close them after its idle timeout.
-    fn pop(&mut self) -> Option<(IdleConnection, bool)> {
+    /// dead. Closes those that were not used for long.
+    fn pop(&mut self, now: Instant) -> Option<(IdleConnection, bool)> {
         self.connections.retain(|idle| !idle.connection.is_closed());
         let idle = self.connections.pop()?;
+        for unused in self.connections.extract_if(.., |other| now.duration_since(other.last_reply) >= MAX_IDLE_TIME) {
+            close_in_background(unused.connection, None);
+        }
         let is_usable = self.suspect_before.is_none_or(|since| idle.last_reply >= since);
         Some((idle, is_usable))
     }
@@ -140,7 +151,7 @@ impl Pool {
     /// limit allows.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<PooledConnection, Failure> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Failure::Closed)?;
-        let next = self.lock_idle().pop();
+        let next = self.lock_idle().pop(self.config.clock.now());
         match next {
             Some((idle, true)) => Ok(PooledConnection::new(idle, self, permit)),
             Some((idle, false)) => {
@@ -203,6 +214,7 @@ impl Pool {
         self.note_read_only(failure);
         if failure.class(self.config.dialect) == Some(ErrorClass::TooManyConnections) {
             self.shortage.refusals.fetch_add(1, Ordering::SeqCst);
+            self.shortage.is_scarce.store(true, Ordering::SeqCst);
             let mut until = lock(&self.shortage.until);
             *until = (*until).max(self.config.clock.now().saturating_add(SHORTAGE_PERIOD));
         }
@@ -218,6 +230,17 @@ impl Pool {
     /// How many times the server has refused a connection because it had none left.
     pub(super) fn refusals(&self) -> u64 {
         self.shortage.refusals.load(Ordering::SeqCst)
+    }
+
+    /// Notes how many of the server's connections are in use.
+    pub(super) fn note_usage(&self, usage: ConnectionUsage) {
+        self.shortage.is_scarce.store(usage.is_scarce(), Ordering::SeqCst);
+    }
+
+    /// How long a client without a connection waits before it reads a row again. Random.
+    pub(super) fn poll_pause(&self) -> Duration {
+        let random = (crate::random::random_bits() & u128::from(u32::MAX)) as u32;
+        connections::poll_pause(self.shortage.is_scarce.load(Ordering::SeqCst), random)
     }
 
     /// Whether the server counts as short of connections.

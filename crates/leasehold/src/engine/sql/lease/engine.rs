@@ -267,6 +267,9 @@ impl LeaseEngine {
             Ok(mut connection) => connection_load::query_mysql(&mut connection).await,
             Err(failure) => Err(failure),
         };
+        if let Ok(load) = &load {
+            self.pool.note_usage(*load);
+        }
         match load {
             Ok(load) if connections::next_strategy(strategy, Some(load), self.is_holder()) == WaitStrategy::Poll => {
                 self.pool.set_shortage_for(connection_load::CHECK_INTERVAL * 2);
@@ -349,11 +352,6 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// How long a client waits before it reads a row again, if it has given up its connections. Random.
-pub(super) fn poll_pause() -> Duration {
-    connections::poll_pause((crate::random::random_bits() & u128::from(u32::MAX)) as u32)
-}
-
 /// The error if a request had the outcome of another kind of request, which would be a bug.
 fn unexpected(outcome: &OpOutcome) -> Error {
     Error::new(
@@ -382,7 +380,7 @@ impl Engine for LeaseEngine {
             if !queue || answer.is_ok() {
                 return answer;
             }
-            let pause = poll_pause().min(claim.options.ttl / 6);
+            let pause = self.pool.poll_pause().min(claim.options.ttl / 6);
             let answer =
                 self.keep_waiting_if_refused(answer, refusals, AcquireReply::Busy { recheck_after: Some(pause) });
             if answer.is_ok() {
@@ -418,7 +416,7 @@ impl Engine for LeaseEngine {
             }
             let refusals = self.pool.refusals();
             let answer = self.run_op(&claim, Op::LookUp(claim.id)).await;
-            let waiting = AcquireReply::Queued { ahead: 0, recheck_after: Some(poll_pause()), cool_down: None };
+            let waiting = AcquireReply::Queued { ahead: 0, recheck_after: Some(self.pool.poll_pause()), cool_down: None };
             let answer = self.keep_waiting_if_refused(answer, refusals, waiting);
             if matches!(answer, Ok(AcquireReply::Granted(_))) {
                 self.set_held(claim.id, true);

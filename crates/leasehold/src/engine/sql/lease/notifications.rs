@@ -181,6 +181,7 @@ async fn has_enough_connections(
     current: WaitStrategy,
 ) -> Result<bool, Failure> {
     let load = within_timeout(engine, pool, connection_load::query_postgres(connection)).await?;
+    pool.note_usage(load);
     let is_holder = engine.upgrade().is_some_and(|engine| engine.is_holder());
     Ok(connections::next_strategy(current, Some(load), is_holder) == WaitStrategy::Listen)
 }

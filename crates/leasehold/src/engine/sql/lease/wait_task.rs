@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::engine::{LeaseEngine, poll_pause};
+use super::engine::LeaseEngine;
 use super::lock_state::{CachedRow, LockState, LockStateInner};
 use super::state::ContenderDetails;
 use super::step::Op;
@@ -122,7 +122,7 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
             Some(false) => {}
             None => {
                 let poll_interval = poll * u32::try_from(target.position.min(15) + 1).unwrap_or(1);
-                let poll_interval = if is_releasing_idle { poll_pause() } else { poll_interval };
+                let poll_interval = if is_releasing_idle { strong.pool.poll_pause() } else { poll_interval };
                 let at = *poll_at.get_or_insert_with(|| strong.clock.now().saturating_add(poll_interval));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
