@@ -416,7 +416,8 @@ impl Engine for LeaseEngine {
             }
             let refusals = self.pool.refusals();
             let answer = self.run_op(&claim, Op::LookUp(claim.id)).await;
-            let waiting = AcquireReply::Queued { ahead: 0, recheck_after: Some(self.pool.poll_pause()), cool_down: None };
+            let waiting =
+                AcquireReply::Queued { ahead: 0, recheck_after: Some(self.pool.poll_pause()), cool_down: None };
             let answer = self.keep_waiting_if_refused(answer, refusals, waiting);
             if matches!(answer, Ok(AcquireReply::Granted(_))) {
                 self.set_held(claim.id, true);
