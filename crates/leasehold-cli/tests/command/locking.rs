@@ -31,7 +31,7 @@ fn slots_admit_their_number_and_then_the_next_waiter() {
     all.extend((0..3).map(|_| place.start(["run", "--slots", "3", "a", "--", "cat"])));
     place.wait_for_waiters("a", 3);
     assert_eq!(place.holder_count("a"), 3);
-    place.run(["run", "-n", "--slots", "4", "a", "--", "true"]).assert_failed(1, "semaphore of 3");
+    place.run(["run", "-n", "--slots", "4", "a", "--", "true"]).assert_failed(1, "semaphore with a limit of 3");
     all.remove(0).close_input_and_wait().assert_ok();
     place.wait_for_waiters("a", 2);
     assert_eq!(place.holder_count("a"), 3);

@@ -124,7 +124,7 @@ fn a_force_released_waiter_ends_with_75_and_does_not_run() {
     let claim = place.show_json("a")["waiters"][0]["claim"].as_str().unwrap().to_owned();
     let done = parse_json(&place.run(["evict", "--yes", "--json", "--claim", &claim, "a"]).assert_ok().stdout());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(null), &json!(null)), "{done}");
-    waiter.wait().assert_failed(75, "evicted");
+    waiter.wait().assert_failed(75, "force released");
     assert_eq!((place.holder_count("a"), place.waiter_count("a")), (1, 0));
     holder.close_input_and_wait().assert_ok();
     assert!(!place.path("ran").exists());

@@ -124,7 +124,7 @@ fn two_users_share_a_prepared_folder_through_a_common_group() {
         assert_eq!(mode_of(&host.folder()), given, "the mode stays as its creator set it");
         // After a reboot the other user comes first: in a sticky folder it cannot replace the first
         // user's file.
-        fs::write(host.folder().join("clock"), "0 1\n").unwrap();
+        fs::write(host.folder().join("clock"), "1 0 1\n").unwrap();
         host.run(4002, &host.url(""), &["run", "-n", "job", "--", "true"]).assert_ok();
         assert!(fs::read_to_string(host.folder().join("clock")).unwrap().len() > 32);
     }

@@ -287,16 +287,16 @@ async fn failures_are_reported_and_contradictory_options_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_record_layout_runs_no_tick_and_is_reported() {
+async fn an_unknown_record_format_runs_no_tick_and_is_reported() {
     let world = World::new().await;
     world.locks.records().unwrap().compare_and_set("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();
     let node = world.start_node(world.job(), SHORT);
     world.advance_to_next_minute().await;
     world.advance(60).await;
     assert_eq!(world.started_ticks(), [0i64; 0]);
-    let reports_layout =
-        |event: &JobEvent| matches!(event, JobEvent::EngineFailed { error, .. } if error.contains("layout 99"));
-    assert!(world.events.lock().unwrap().iter().any(reports_layout));
+    let reports_format =
+        |event: &JobEvent| matches!(event, JobEvent::EngineFailed { error, .. } if error.contains("format 99"));
+    assert!(world.events.lock().unwrap().iter().any(reports_format));
     node.kill().await;
 }
 

@@ -357,9 +357,11 @@ mod tests {
 
     #[test]
     fn errors_name_the_problem() {
-        for (text, says) in
-            [("nothing", "no scheme"), ("1x:", "no scheme: letters"), ("file:///%zz", "two hexadecimal")]
-        {
+        for (text, says) in [
+            ("nothing", "no scheme"),
+            ("1x:", "no scheme: it begins with a letter"),
+            ("file:///%zz", "two hexadecimal"),
+        ] {
             assert!(EngineUrl::parse(text).unwrap_err().to_string().contains(says), "{text}");
         }
         let error = EngineUrl::parse("file:?a=1").unwrap().refuse_unknown_options(&["mode"]).unwrap_err();

@@ -123,7 +123,8 @@ async fn postgres_tables_that_would_merge_or_lose_locks_are_found() {
          CREATE TABLE padded (name char(100) PRIMARY KEY, {rest});
          CREATE TABLE twice (name text COLLATE \"C\", {rest});
          CREATE UNLOGGED TABLE unsafe (name text COLLATE \"C\" PRIMARY KEY, {rest});
-         CREATE TABLE narrow (name text COLLATE \"C\" PRIMARY KEY, version int, token int, busy int, state text);
+         CREATE TABLE narrow (name text COLLATE \"C\" PRIMARY KEY, version int, token int, busy int, state text,
+             format bigint);
          CREATE TABLE shop (id int PRIMARY KEY);
          GRANT ALL ON ALL TABLES IN SCHEMA public TO leasehold"
     );

@@ -78,8 +78,8 @@ async fn a_million_waiters_are_too_many() {
     assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Granted(_))));
     assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Queued { .. })));
     let patch = "local main = redis.call('HGET', KEYS[1], 'm')
-        redis.call('HSET', KEYS[1], 'm', string.sub(main, 1, 141) .. ARGV[1] .. string.sub(main, 148))
-        return string.sub(main, 142, 147)";
+        redis.call('HSET', KEYS[1], 'm', string.sub(main, 1, 142) .. ARGV[1] .. string.sub(main, 149))
+        return string.sub(main, 143, 148)";
     let key = fixture.key("a");
     assert_eq!(fixture.command_text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
     let error = attempt(exclusive()).await.expect_err("one too many");

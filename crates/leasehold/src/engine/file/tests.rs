@@ -144,12 +144,12 @@ async fn a_folder_used_under_another_clock_is_refused() {
     drop(test_folder.open().await);
     let clock = test_folder.dir.join("clock");
     let used = fs::read_to_string(&clock).unwrap();
-    let (boot, _) = used.split_once(' ').unwrap();
+    let (boot, _) = used.rsplit_once(' ').unwrap();
     fs::write(&clock, format!("{boot} 1\n")).unwrap();
     let error = Locks::open(&test_folder.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     // After a reboot no other process uses it yet: the file is replaced.
-    fs::write(&clock, "0 1\n").unwrap();
+    fs::write(&clock, "1 0 1\n").unwrap();
     drop(test_folder.open().await);
     assert_eq!(fs::read_to_string(&clock).unwrap(), used);
 }
