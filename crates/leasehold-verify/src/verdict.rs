@@ -74,21 +74,21 @@ pub enum FindingStatus {
     /// No violation was found, but the search reached its limit before it was complete.
     Undecided,
     /// The engine does not guarantee it under this run's faults: violations are only counted.
-    Unpromised,
+    NotGuaranteed,
 }
 
 /// The result of testing one guarantee on a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The tested guarantee.
-    pub promise: Guarantee,
+    pub guarantee: Guarantee,
     /// The result.
     pub state: FindingStatus,
     /// How many items were checked: holds, grants, writes or calls, depending on the guarantee.
     pub checked: u64,
     /// How many violations were found.
     pub broken: u64,
-    /// What was measured, in words: `1,203 calls, the latest 310 ms after its deadline`.
+    /// What was measured, in details: `1,203 calls, the latest 310 ms after its deadline`.
     pub figure: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The violated guarantee.
-    pub promise: Guarantee,
+    pub guarantee: Guarantee,
     /// When the violation begins.
     pub from: RunNanos,
     /// When the violation ends; equal to `from` if it is an instant.
@@ -108,10 +108,10 @@ pub struct Violation {
     /// The violation in one line: `two held "a" for 312 ms`.
     pub title: String,
     /// The violation in a few sentences: the workers, times, tokens, and the fault that was active.
-    pub words: String,
+    pub details: String,
     /// Whether only a time bound was exceeded, which a busy machine can cause.
     #[serde(default)]
-    pub about_time: bool,
+    pub is_time_bound: bool,
 }
 
 /// How soon the lock was granted again after one fault.
@@ -135,7 +135,7 @@ pub struct Recovery {
     /// The longest allowed time from `counted_from` to `granted`.
     pub bound: RunNanos,
     /// Whether any worker waited for a lock after the fault; without one, no grant is expected.
-    pub asked: bool,
+    pub was_requested: bool,
     /// Whether `bound` was exceeded although running workers requested the lock all the time.
     pub late: bool,
     /// When servers that were not hit could serve again during the fault; `None`: they could not,
@@ -143,10 +143,10 @@ pub struct Recovery {
     pub served: Option<RunNanos>,
     /// The first grant after `served` that was certainly made during the fault, and not just before
     /// it; `None`: there was none.
-    pub meanwhile: Option<RunNanos>,
+    pub granted_during_fault: Option<RunNanos>,
     /// When every running worker that requested a lock had been granted one since `counted_from`.
     /// `None`: one of them never was, or the fault hit workers.
-    pub everybody: Option<RunNanos>,
+    pub granted_to_all: Option<RunNanos>,
 }
 
 impl Recovery {
@@ -158,13 +158,13 @@ impl Recovery {
     /// The time from the fault's beginning until servers that were not hit granted a lock; `None`:
     /// they granted none.
     pub fn time_to_grant_elsewhere(&self) -> Option<RunNanos> {
-        self.meanwhile.map(|granted| granted.saturating_sub(self.from))
+        self.granted_during_fault.map(|granted| granted.saturating_sub(self.from))
     }
 
     /// The time from `counted_from` until every requesting worker had a lock again; `None`: one of
     /// them never had, or the fault hit workers.
     pub fn recovery_time_of_all_workers(&self) -> Option<RunNanos> {
-        self.everybody.map(|granted| granted.saturating_sub(self.counted_from))
+        self.granted_to_all.map(|granted| granted.saturating_sub(self.counted_from))
     }
 }
 
@@ -188,7 +188,7 @@ pub struct Totals {
     /// Those of `losses` whose holder ran all the time, so that the time of its notification could
     /// be checked.
     #[serde(default)]
-    pub told: u64,
+    pub losses_while_running: u64,
     /// How many writes a register refused because of a stale token.
     pub refused: u64,
     /// How many faults were injected.
@@ -246,7 +246,7 @@ impl Verdict {
 
     /// Whether any lock was granted or any tick ran: a history without either proves nothing.
     pub fn has_evidence(&self) -> bool {
-        let ticks = self.findings.iter().any(|finding| finding.promise == Guarantee::Ticks && finding.checked > 0);
+        let ticks = self.findings.iter().any(|finding| finding.guarantee == Guarantee::Ticks && finding.checked > 0);
         self.counts.grants > 0 || ticks
     }
 
@@ -254,7 +254,7 @@ impl Verdict {
     /// is broken.
     pub fn is_control_detected(&self) -> bool {
         let must = &self.header.must_break;
-        let counts = |finding: &&Finding| must.is_empty() || must.contains(&finding.promise);
+        let counts = |finding: &&Finding| must.is_empty() || must.contains(&finding.guarantee);
         self.findings.iter().filter(counts).any(|finding| finding.state == FindingStatus::Broken)
     }
 

@@ -25,10 +25,10 @@ const INSPECT_INTERVAL: Duration = Duration::from_millis(10);
 /// then.
 type SubjectToken = (Token, Option<HashSet<ClaimId>>);
 
-/// The order of a token relative to earlier ones.
+/// Where a token of the tested engine must lie among its earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenOrder {
-    /// It must be in the same order as in the model.
+    /// At the same place as the model's token among the model's.
     Same,
     /// Below the fence token of a force release that its client did not know of at the grant.
     BelowForceRelease,

@@ -88,7 +88,7 @@ fn apply_call<'a>(
                 invocation.ended.map_or(invocation.began_at, |(end, _)| end).max(counter.last_write_at);
             if let Some(read) = counter.read_values.remove(hold).filter(|read| read.checked_add(1) != Some(*value)) {
                 let title = format!("counter {name:?} went from {} to {}", format_count(read), format_count(*value));
-                let words = format!(
+                let details = format!(
                     "{} read {} and wrote {} at {}, and the register accepted it. It should have written one more than it read. {}",
                     capitalized(&format_worker(timeline, invocation.worker_id)),
                     format_count(read),
@@ -101,7 +101,7 @@ fn apply_call<'a>(
                     &[invocation.worker_id],
                     &[invocation.op],
                     title,
-                    words,
+                    details,
                 );
             }
             if let Some(first) = counter.writes_by_value.get(value).copied() {
@@ -125,7 +125,7 @@ fn report_duplicate(
     log: &mut ViolationLog,
 ) {
     let title = format!("counter {name:?} lost an increment: {} written twice", format_count(value));
-    let words = format!(
+    let details = format!(
         "{} wrote {} at {}, and {} wrote the same at {}. The register accepted both, so two increments count as one. {}",
         capitalized(&format_worker(timeline, first.worker_id)),
         format_count(value),
@@ -139,7 +139,7 @@ fn report_duplicate(
         &[first.worker_id, second.worker_id],
         &[first.op, second.op],
         title,
-        words,
+        details,
     );
 }
 
@@ -156,7 +156,7 @@ fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: 
         format_count(counter.highest_value),
         format_quantity(counter.accepted_count, "increment")
     );
-    let words = format!(
+    let details = format!(
         "Counter {name:?} accepted {} by {}, and its highest value is {}. {} {}",
         format_quantity(counter.accepted_count, "increment"),
         format_time(counter.last_write_at),
@@ -164,5 +164,5 @@ fn check_total(timeline: &Timeline<'_>, name: &str, counter: &Counter<'_>, log: 
         if short { "At least one was lost." } else { "No other write can explain that." },
         describe_fault_at(timeline, counter.last_write_at),
     );
-    log.add_violation((counter.last_write_at, counter.last_write_at), &[], &[], title, words);
+    log.add_violation((counter.last_write_at, counter.last_write_at), &[], &[], title, details);
 }

@@ -92,7 +92,7 @@ fn report_late_call(
             format!("It had not ended at {}, the end of the history.", format_time(timeline.last_event_at)),
         ),
     };
-    let words = format!(
+    let details = format!(
         "{worker} called {name} at {}{due}. {what} {}",
         format_time(invocation.began_at),
         describe_fault_at(timeline, invocation.began_at)
@@ -102,8 +102,8 @@ fn report_late_call(
         end_and_delay.is_none() && timeline.is_complete && timeline.lifetime(invocation.worker_id).killed_at.is_none();
     let (span, workers, ops) = ((invocation.began_at, to), [invocation.worker_id], [invocation.op]);
     match hangs {
-        true => log.add_violation(span, &workers, &ops, title, words),
-        false => log.add_time_violation(span, &workers, &ops, title, words),
+        true => log.add_violation(span, &workers, &ops, title, details),
+        false => log.add_time_violation(span, &workers, &ops, title, details),
     }
 }
 

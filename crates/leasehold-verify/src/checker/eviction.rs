@@ -285,13 +285,13 @@ fn report_missing_notification(
     until: RunNanos,
     log: &mut ViolationLog,
 ) {
-    let words = describe(timeline, force_release, &explanation);
+    let details = describe(timeline, force_release, &explanation);
     log.add_time_violation(
         (force_release.invocation.began_at, until),
         &[force_release.invocation.worker_id, hold.worker],
         &[force_release.invocation.op, hold.op],
         title,
-        words,
+        details,
     );
 }
 

@@ -59,7 +59,7 @@ fn report_overlap(timeline: &Timeline<'_>, first: &Hold<'_>, second: &Hold<'_>, 
     let to = first.relied_on_until.min(second.relied_on_until);
     let from = second.granted_at;
     let title = format!("two held {:?} for {}", first.lock, format_duration(to - from));
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {} and could rely on it until {}. {} was granted it at {} with token {} and could rely on it \
          until {}. {}",
         capitalized(&format_worker(timeline, first.worker)),
@@ -73,7 +73,7 @@ fn report_overlap(timeline: &Timeline<'_>, first: &Hold<'_>, second: &Hold<'_>, 
         format_time(second.relied_on_until),
         describe_fault_at(timeline, from),
     );
-    log.add_violation((from, to), &[first.worker, second.worker], &[first.op, second.op], title, words);
+    log.add_violation((from, to), &[first.worker, second.worker], &[first.op, second.op], title, details);
 }
 
 /// The text with its first letter capitalized.

@@ -12,12 +12,12 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
     log.checked_count = timeline.clean_lock_count.unwrap_or(0).saturating_add(left);
     for (t, lock, what) in &timeline.leftovers {
         let title = format!("{lock:?} was left behind");
-        let words = format!(
+        let details = format!(
             "At {}, some TTLs after all workers had ended, {lock:?} was left: {what}. {}",
             format_time(*t),
             describe_fault_at(timeline, *t)
         );
-        log.add_violation((*t, *t), &[], &[], title, words);
+        log.add_violation((*t, *t), &[], &[], title, details);
     }
     let was_inspected = timeline.clean_lock_count.is_some() || left > 0;
     let figure = match was_inspected {

@@ -44,7 +44,7 @@ fn max_connections(timeline: &Timeline<'_>, duration: RunNanos) -> u64 {
 fn report_connections(fault: &Fault<'_>, (connections, bound): (u64, u64), to: RunNanos, log: &mut ViolationLog) {
     let title =
         format!("{} during fault {} ({})", format_quantity(connections, "connection"), fault.number, fault.kind);
-    let words = format!(
+    let details = format!(
         "Fault {} ({} of {}) began at {} and lasted {}. The servers accepted {} meanwhile; clients that back off open at most {}.",
         fault.number,
         fault.kind,
@@ -54,5 +54,5 @@ fn report_connections(fault: &Fault<'_>, (connections, bound): (u64, u64), to: R
         format_quantity(connections, "connection"),
         format_count(bound),
     );
-    log.add_violation((fault.from, to), &[], &[], title, words);
+    log.add_violation((fault.from, to), &[], &[], title, details);
 }

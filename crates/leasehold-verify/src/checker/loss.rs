@@ -69,7 +69,7 @@ fn ran_until_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos, dead
     timeline.lifetime(hold.worker).ran_throughout(deadline.min(lost), lost)
 }
 
-/// What was measured, in words: the number of checks and losses, and when holders that ran were
+/// What was measured, in details: the number of checks and losses, and when holders that ran were
 /// notified.
 fn summary(timeline: &Timeline<'_>, notification_delays: &[i128]) -> String {
     let losses = timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
@@ -125,7 +125,7 @@ fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut Violatio
             ),
             _ => continue,
         };
-        let words = format!(
+        let details = format!(
             "{worker} was granted {:?} at {} with token {}. At {} its guard reported it as held, but {why}. {}",
             hold.lock,
             format_time(hold.granted_at),
@@ -133,7 +133,7 @@ fn check_held_lines(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mut Violatio
             format_time(t),
             describe_fault_at(timeline, t)
         );
-        log.add_violation((deadline.min(t), t), &[hold.worker], &[hold.op], title, words);
+        log.add_violation((deadline.min(t), t), &[hold.worker], &[hold.op], title, details);
     }
 }
 
@@ -159,7 +159,7 @@ fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos,
         return;
     };
     let title = format!("{:?} was lost by fault {}, which did not hit its server", hold.lock, fault.number);
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {}, and lost it at {}. Fault {} ({} of {}) began at {} and did not hit the server of this lock.",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
@@ -171,7 +171,7 @@ fn check_unneeded_loss(timeline: &Timeline<'_>, hold: &Hold<'_>, lost: RunNanos,
         fault.target,
         format_time(fault.from),
     );
-    log.add_time_violation((fault.from, lost), &[hold.worker], &[hold.op], title, words);
+    log.add_time_violation((fault.from, lost), &[hold.worker], &[hold.op], title, details);
 }
 
 /// Reports a loss that a check of the holder's own showed, and of which it was never notified.
@@ -180,11 +180,11 @@ fn check_missing_notification(timeline: &Timeline<'_>, hold: &Hold<'_>, log: &mu
     let by = unheld.saturating_add(NOTIFICATION_BOUND);
     let end = hold.release_began_at.unwrap_or(timeline.last_event_at);
     if end >= by && timeline.lifetime(hold.worker).ran_throughout(unheld, by) {
-        let words = format!(
+        let details = format!(
             "A check at {} showed that it was no longer held, and its holder was never notified",
             format_time(unheld)
         );
-        report_notification(timeline, hold, (unheld, end), &words, "was never notified", log);
+        report_notification(timeline, hold, (unheld, end), &details, "was never notified", log);
     }
 }
 
@@ -199,13 +199,13 @@ fn check_late_notification(
 ) {
     let since = hold.unheld_since.map_or(deadline, |unheld| unheld.min(deadline));
     if lost > since.saturating_add(WAKE_UP_GRACE) && timeline.lifetime(hold.worker).ran_throughout(since, lost) {
-        let words = format!(
+        let details = format!(
             "It was no longer held at {}, and its holder was notified at {}",
             format_time(since),
             format_time(lost)
         );
         let late = format!("was notified {} late", format_duration(lost - since));
-        report_notification(timeline, hold, (since, lost), &words, &late, log);
+        report_notification(timeline, hold, (since, lost), &details, &late, log);
     }
 }
 
@@ -218,7 +218,7 @@ fn report_notification(
     title: &str,
     log: &mut ViolationLog,
 ) {
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {}. {explanation}, although it ran all the time. {}",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
@@ -226,7 +226,7 @@ fn report_notification(
         hold.token,
         describe_fault_at(timeline, span.0),
     );
-    log.add_time_violation(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
+    log.add_time_violation(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), details);
 }
 
 /// Reports a holder that ran all the time, and was notified of its loss only after another holder
@@ -253,7 +253,7 @@ fn check_notified_before_next_grant(
     }
     let title =
         format!("the loss of {:?} was notified {} too late", hold.lock, format_duration(lost - other.granted_at));
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {}, and the first was notified of its loss only at {}, although it ran all the time. {}",
         capitalized(&format_worker(timeline, hold.worker)),
         hold.lock,
@@ -265,6 +265,12 @@ fn check_notified_before_next_grant(
         format_time(lost),
         describe_fault_at(timeline, other.granted_at),
     );
-    log.add_time_violation((other.granted_at, lost), &[hold.worker, other.worker], &[hold.op, other.op], title, words);
+    log.add_time_violation(
+        (other.granted_at, lost),
+        &[hold.worker, other.worker],
+        &[hold.op, other.op],
+        title,
+        details,
+    );
     true
 }

@@ -107,7 +107,7 @@ pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
     ];
     let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for mut result in results {
-        if guarantees::assess_history(&timeline.header, result.finding.promise).level != GuaranteeLevel::Guaranteed {
+        if guarantees::assess_history(&timeline.header, result.finding.guarantee).level != GuaranteeLevel::Guaranteed {
             result.mark_not_guaranteed();
         }
         if options.time_bounds == TimeBounds::Report {
@@ -116,7 +116,7 @@ pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
         findings.push(result.finding);
         violations.extend(result.violations);
     }
-    violations.sort_by(|a, b| (a.from, a.to, a.promise, &a.ops).cmp(&(b.from, b.to, b.promise, &b.ops)));
+    violations.sort_by(|a, b| (a.from, a.to, a.guarantee, &a.ops).cmp(&(b.from, b.to, b.guarantee, &b.ops)));
     let violations_in_all = violations.len() as u64;
     violations.truncate(MAX_DESCRIBED_VIOLATIONS);
     let counts = totals(&timeline);
@@ -145,7 +145,7 @@ impl GuaranteeResult {
     /// in the finding, and are removed from the verdict.
     fn mark_not_guaranteed(&mut self) {
         if self.finding.checked > 0 {
-            self.finding.state = FindingStatus::Unpromised;
+            self.finding.state = FindingStatus::NotGuaranteed;
             self.finding.figure = format!("not guaranteed under these faults; {}", self.finding.figure);
             self.violations.clear();
         }
@@ -153,7 +153,7 @@ impl GuaranteeResult {
 
     /// Removes the violations that are only exceeded time bounds, and returns them.
     fn take_time_violations(&mut self) -> Vec<Violation> {
-        let late: Vec<Violation> = self.violations.extract_if(.., |one| one.about_time).collect();
+        let late: Vec<Violation> = self.violations.extract_if(.., |one| one.is_time_bound).collect();
         if !late.is_empty() {
             self.finding.broken -= late.len() as u64;
             self.finding.figure = format!("{}; {} over a time bound, only reported", self.finding.figure, late.len());
@@ -214,20 +214,20 @@ impl ViolationLog {
         description: String,
         is_time_bound: bool,
     ) {
-        let (promise, ops) = (self.guarantee, ops.to_vec());
+        let (guarantee, ops) = (self.guarantee, ops.to_vec());
         let mut workers = workers.to_vec();
         workers.sort_unstable();
         workers.dedup();
         let (from, to) = (span.0, span.1.max(span.0));
         self.violations.push(Violation {
-            promise,
+            guarantee,
             from,
             to,
             workers,
             ops,
             title,
-            words: description,
-            about_time: is_time_bound,
+            details: description,
+            is_time_bound,
         });
     }
 
@@ -245,7 +245,7 @@ impl ViolationLog {
             (true, _) => FindingStatus::Kept,
         };
         let broken = self.violation_count();
-        let finding = Finding { promise: self.guarantee, state, checked: self.checked_count, broken, figure };
+        let finding = Finding { guarantee: self.guarantee, state, checked: self.checked_count, broken, figure };
         GuaranteeResult { finding, violations: self.violations }
     }
 }
@@ -256,7 +256,7 @@ fn totals(timeline: &Timeline<'_>) -> Totals {
         calls: timeline.calls.len() as u64,
         grants: timeline.holds.len() as u64,
         losses: timeline.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64,
-        told: loss::notified_losses(timeline),
+        losses_while_running: loss::notified_losses(timeline),
         faults: timeline.faults.len() as u64,
         workers: timeline.workers.len() as u64,
         lasted: timeline.last_event_at,

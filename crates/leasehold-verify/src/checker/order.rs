@@ -100,7 +100,7 @@ fn report_overtaking(
     log: &mut ViolationLog,
 ) {
     let title = format!("worker {worker} was overtaken by worker {} in the queue for {:?}", other.worker, other.lock);
-    let words = format!(
+    let details = format!(
         "{} was queued for {:?} at {} and {outcome}. {} requested it later, at {}, and was granted it earlier, at {} with token {}. {}",
         capitalized(&format_worker(timeline, worker)),
         other.lock,
@@ -111,5 +111,5 @@ fn report_overtaking(
         other.token,
         describe_fault_at(timeline, queued),
     );
-    log.add_violation((queued, until), &[worker, other.worker], &[op, other.op], title, words);
+    log.add_violation((queued, until), &[worker, other.worker], &[op, other.op], title, details);
 }

@@ -89,7 +89,7 @@ fn report_excess(
     let to = holds.iter().map(|hold| hold.relied_on_until).min().unwrap_or(last.granted_at);
     let tokens: Vec<String> = holds.iter().map(|hold| hold.token.to_string()).collect();
     let title = format!("{} of {} permits of {:?} were in use", format_count(sum), format_count(limit), last.lock);
-    let words = format!(
+    let details = format!(
         "At {} worker {} was granted permits of {:?} with token {}. With those of {} that could be relied on then, {} were in use; the limit is {}. The tokens include {}. {}",
         format_time(last.granted_at),
         last.worker,
@@ -103,5 +103,5 @@ fn report_excess(
     );
     let workers: Vec<_> = holds.iter().map(|hold| hold.worker).collect();
     let ops: Vec<_> = holds.iter().map(|hold| hold.op).collect();
-    log.add_violation((last.granted_at, to), &workers, &ops, title, words);
+    log.add_violation((last.granted_at, to), &workers, &ops, title, details);
 }

@@ -22,7 +22,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> (GuaranteeResult, Vec<Recovery>)
     for fault in &timeline.faults {
         let expectation = RecoveryExpectation::new(timeline, fault);
         let mut recovered = expectation.measure(timeline, &waits);
-        if recovered.asked {
+        if recovered.was_requested {
             recovered.late = expectation.is_overdue(timeline, &recovered);
             // Without a grant, and without requests that lasted long enough, nothing was checked.
             log.checked_count += u64::from(recovered.late || recovered.granted.is_some());
@@ -186,13 +186,13 @@ fn check_free_locks(timeline: &Timeline<'_>, log: &mut ViolationLog) {
                 && was_requested_throughout(timeline, (since, by), ttl.saturating_add(3 * SECOND), requests_it)
             {
                 let title = format!("no worker was granted {lock:?} for {}", format_duration(next - since));
-                let words = format!(
+                let details = format!(
                     "No worker can have held {lock:?} from {} on, running workers requested it, and no fault was near. The engine should have granted it by {}.",
                     format_time(since),
                     format_time(by)
                 );
                 log.checked_count += 1;
-                log.add_time_violation((since, next), &[], &[], title, words);
+                log.add_time_violation((since, next), &[], &[], title, details);
             }
             (last, since) = (next, since.max(then));
         }
@@ -259,11 +259,11 @@ impl<'a> RecoveryExpectation<'a> {
         let open = |invocation: &&&Invocation<'_>| {
             invocation.ended.is_none_or(|(end, _)| end >= self.counted_from) && self.is_relevant(invocation)
         };
-        let asked = waiting_calls.iter().any(|invocation| open(&invocation));
+        let was_requested = waiting_calls.iter().any(|invocation| open(&invocation));
         let first = timeline.holds.partition_point(|hold| hold.granted_at < self.counted_from);
         let granted = timeline.holds.iter().skip(first).find(|hold| match &self.affected_locks {
             Some(locks) => locks.contains(hold.lock) && !self.fault.workers.contains(&hold.worker),
-            None => !asked || waited.contains(hold.lock),
+            None => !was_requested || waited.contains(hold.lock),
         });
         Recovery {
             fault: self.fault.number,
@@ -277,11 +277,11 @@ impl<'a> RecoveryExpectation<'a> {
                 RunNanos::MAX => self.bound,
                 by => by.saturating_sub(self.counted_from),
             },
-            asked,
+            was_requested,
             late: false,
             served: self.fault.served_elsewhere_since,
-            meanwhile: availability::first_grant_elsewhere(timeline, self.fault),
-            everybody: availability::last_worker_served(timeline, self.counted_from)
+            granted_during_fault: availability::first_grant_elsewhere(timeline, self.fault),
+            granted_to_all: availability::last_worker_served(timeline, self.counted_from)
                 .0
                 .filter(|_| self.affected_locks.is_none()),
         }
@@ -329,13 +329,13 @@ impl<'a> RecoveryExpectation<'a> {
             }
         };
         let title = format!("no lock for {took} after fault {number} ({kind} of {target})");
-        let words = format!(
+        let details = format!(
             "Fault {number} ({kind} of {target}) began at {}, and recovery counts from {}. The engine should have granted the lock by {}, and a worker waited for it. {then}",
             format_time(self.fault.from),
             format_time(self.counted_from),
             format_time(by),
         );
         let to = recovered.granted.unwrap_or(by);
-        log.add_time_violation((self.counted_from, to), self.fault.workers, &[], title, words);
+        log.add_time_violation((self.counted_from, to), self.fault.workers, &[], title, details);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
 
 fn report_other_token(timeline: &Timeline<'_>, outer: &Hold<'_>, hold: &Hold<'_>, log: &mut ViolationLog) {
     let title = format!("a re-entry of {:?} got token {} in place of {}", hold.lock, hold.token, outer.token);
-    let words = format!(
+    let details = format!(
         "{} certainly held {:?} with token {} from {} to {}. Meanwhile, at {}, the same owner requested it again and was granted it at {} with token {}. {}",
         capitalized(&format_worker(timeline, outer.worker)),
         hold.lock,
@@ -58,6 +58,6 @@ fn report_other_token(timeline: &Timeline<'_>, outer: &Hold<'_>, hold: &Hold<'_>
         &[outer.worker, hold.worker],
         &[outer.op, hold.op],
         title,
-        words,
+        details,
     );
 }

@@ -186,14 +186,14 @@ fn check_progress(timeline: &Timeline<'_>, runs: &[TickRun<'_>], log: &mut Viola
             continue;
         }
         let title = format!("no tick of {job:?} for {}", format_duration(next - from));
-        let words = format!(
+        let details = format!(
             "{job:?} is due every second. After {} a tick should have run by {}, and none did before {}, although a worker was running. {}",
             format_time(from),
             format_time(by),
             format_time(next),
             describe_fault_at(timeline, by)
         );
-        log.add_time_violation((from, next), &[], &[], title, words);
+        log.add_time_violation((from, next), &[], &[], title, details);
     }
 }
 
@@ -263,7 +263,7 @@ fn report_pair(
             format_time(run.invocation.began_at)
         )
     };
-    let words =
+    let details =
         format!("{} {} {}", describe(first), describe(second), describe_fault_at(timeline, second.invocation.began_at));
     let (from, to) = (second.invocation.began_at, first.ran_until.min(second.ran_until));
     log.add_violation(
@@ -271,6 +271,6 @@ fn report_pair(
         &[first.invocation.worker_id, second.invocation.worker_id],
         &[first.invocation.op, second.invocation.op],
         title,
-        words,
+        details,
     );
 }

@@ -64,7 +64,7 @@ fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &
             reentries.insert(hold.op);
         } else if let Some(first) = same.last() {
             let title = format!("token {} of {:?} was granted twice", hold.token, hold.lock);
-            let words = format!(
+            let details = format!(
                 "{} was granted {:?} at {} with token {}. {} requested it at {} and was granted it at {} with the same token, which was no re-entry. {}",
                 capitalized(&format_worker(timeline, first.worker)),
                 hold.lock,
@@ -76,7 +76,7 @@ fn check_unique<'a>(timeline: &Timeline<'_>, by_request: &[&'a Hold<'a>], log: &
                 describe_fault_at(timeline, hold.granted_at),
             );
             let span = (first.granted_at.min(hold.granted_at), hold.granted_at.max(first.granted_at));
-            log.add_violation(span, &[first.worker, hold.worker], &[first.op, hold.op], title, words);
+            log.add_violation(span, &[first.worker, hold.worker], &[first.op, hold.op], title, details);
         }
         same.push(hold);
     }
@@ -197,7 +197,7 @@ fn report_lower_token(
     log: &mut ViolationLog,
 ) {
     let title = format!("token {} of {:?} came after {}", hold.token, hold.lock, first.token);
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {}. {} {grant_phrase} at {} with the lower token {}{reason}. {}",
         capitalized(&format_worker(timeline, first.worker)),
         hold.lock,
@@ -213,6 +213,6 @@ fn report_lower_token(
         &[first.worker, hold.worker],
         &[first.op, hold.op],
         title,
-        words,
+        details,
     );
 }

@@ -174,7 +174,7 @@ fn alternate_engines(cells: Vec<Cell>) -> Vec<Cell> {
 async fn run_cell(cell: Cell, options: &MatrixOptions) -> CellOutcome {
     let mut outcome = CellOutcome::new(cell);
     if let Err(error) = run_histories(cell, options, &mut outcome).await {
-        outcome.troubles.push(error.to_string());
+        outcome.run_errors.push(error.to_string());
     }
     outcome
 }
@@ -233,7 +233,7 @@ async fn start_with_retry(
     outcome: &mut CellOutcome,
 ) -> Result<(Conductor, Vec<Workload>), RunError> {
     match start(cell, options).await {
-        Err(error) if error.is_transient() => outcome.again.push(error.to_string()),
+        Err(error) if error.is_transient() => outcome.retries.push(error.to_string()),
         started => return started,
     }
     start(cell, options).await
@@ -369,7 +369,7 @@ mod tests {
             std::fs::write(&written, history_with_tokens(tokens)).unwrap();
             let mut outcome = CellOutcome::new(MEMORY_CELL);
             let retry = outcome.add_incomplete_history(error, is_first_attempt, &run_options(), &written);
-            (retry, outcome.broken, outcome.troubles.len(), outcome.again.len())
+            (retry, outcome.broken, outcome.run_errors.len(), outcome.retries.len())
         };
         let transient = RunError::transient("the machine is busy");
         assert_eq!(add_incomplete([1, 2], true, &transient), (true, 0, 0, 1));
@@ -397,7 +397,7 @@ mod tests {
         };
         let (_, outcome) = super::run_cells(vec![MEMORY_CELL], &options, |_, _| ()).await.remove(0);
         assert_eq!(
-            (outcome.again.len(), outcome.troubles.len(), outcome.histories),
+            (outcome.retries.len(), outcome.run_errors.len(), outcome.histories),
             (2, 2, 0),
             "{}",
             outcome.summary_line()

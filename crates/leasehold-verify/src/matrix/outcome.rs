@@ -35,7 +35,7 @@ pub struct CellOutcome {
     /// Those of `losses` whose holder ran all the time, so that the time of its notification could
     /// be checked.
     #[serde(default)]
-    pub told: u64,
+    pub losses_while_running: u64,
     /// How many writes a register refused because of a stale token.
     pub refused: u64,
     /// How many faults were caused.
@@ -46,16 +46,16 @@ pub struct CellOutcome {
     /// The times from a fault's beginning until servers that it did not hit granted a lock, as
     /// multiples of the TTL; sorted.
     #[serde(default)]
-    pub meanwhile: Vec<f64>,
+    pub granted_during_fault: Vec<f64>,
     /// How many histories reached their time limit with fewer calls than requested.
     #[serde(default)]
-    pub short: u64,
+    pub cut_short: u64,
     /// How many histories have a violation, or did not pass for another reason.
     pub broken: u64,
     /// A line for each of those histories, with its first violation.
     pub violations: Vec<String>,
     /// How many holds overlapped another holder's, where exclusion is not guaranteed.
-    pub at_once: u64,
+    pub overlaps: u64,
     /// How many histories of registers porcupine did not confirm: it disagreed or reached its
     /// limit.
     pub unconfirmed: u64,
@@ -73,10 +73,10 @@ pub struct CellOutcome {
     #[serde(default)]
     pub late: Vec<String>,
     /// The errors because of which a history could not be completed.
-    pub troubles: Vec<String>,
+    pub run_errors: Vec<String>,
     /// The errors after which a history, or the start of the servers, was retried.
     #[serde(default)]
-    pub again: Vec<String>,
+    pub retries: Vec<String>,
 }
 
 impl CellOutcome {
@@ -90,22 +90,22 @@ impl CellOutcome {
             calls: 0,
             grants: 0,
             losses: 0,
-            told: 0,
+            losses_while_running: 0,
             refused: 0,
             faults: 0,
             recovered: Vec::new(),
-            meanwhile: Vec::new(),
-            short: 0,
+            granted_during_fault: Vec::new(),
+            cut_short: 0,
             broken: 0,
             violations: Vec::new(),
-            at_once: 0,
+            overlaps: 0,
             unconfirmed: 0,
             tested: Vec::new(),
             checked: BTreeMap::new(),
             counted: BTreeMap::new(),
             late: Vec::new(),
-            troubles: Vec::new(),
-            again: Vec::new(),
+            run_errors: Vec::new(),
+            retries: Vec::new(),
         }
     }
 
@@ -132,29 +132,29 @@ impl CellOutcome {
         self.calls += counts.calls;
         self.grants += counts.grants;
         self.losses += counts.losses;
-        self.told += counts.told;
+        self.losses_while_running += counts.losses_while_running;
         self.refused += counts.refused;
         self.faults += counts.faults;
-        self.short += u64::from(
+        self.cut_short += u64::from(
             run.workload != Workload::Ticks && matches!(run.length, RunLength::Calls(calls) if counts.calls < calls),
         );
         let in_ttls = |took: u64| took as f64 / header.ttl.max(1) as f64;
-        let asked = || verdict.recovered.iter().filter(|fault| fault.asked);
-        self.recovered.extend(asked().filter_map(Recovery::recovery_time).map(in_ttls));
+        let was_requested = || verdict.recovered.iter().filter(|fault| fault.was_requested);
+        self.recovered.extend(was_requested().filter_map(Recovery::recovery_time).map(in_ttls));
         self.recovered.sort_by(f64::total_cmp);
-        self.meanwhile.extend(asked().filter_map(Recovery::time_to_grant_elsewhere).map(in_ttls));
-        self.meanwhile.sort_by(f64::total_cmp);
+        self.granted_during_fault.extend(was_requested().filter_map(Recovery::time_to_grant_elsewhere).map(in_ttls));
+        self.granted_during_fault.sort_by(f64::total_cmp);
         for finding in &verdict.findings {
             match finding.state {
                 FindingStatus::Untested => {}
-                FindingStatus::Unpromised => {
-                    add_pair(self.counted.entry(finding.promise).or_default(), (finding.checked, finding.broken));
+                FindingStatus::NotGuaranteed => {
+                    add_pair(self.counted.entry(finding.guarantee).or_default(), (finding.checked, finding.broken));
                 }
-                _ => self.add_checked(finding.promise, (finding.checked, finding.broken)),
+                _ => self.add_checked(finding.guarantee, (finding.checked, finding.broken)),
             }
-            match (finding.promise, finding.state) {
-                (Guarantee::Exclusion, FindingStatus::Unpromised) => self.at_once += finding.broken,
-                (_, FindingStatus::Untested | FindingStatus::Unpromised) => {}
+            match (finding.guarantee, finding.state) {
+                (Guarantee::Exclusion, FindingStatus::NotGuaranteed) => self.overlaps += finding.broken,
+                (_, FindingStatus::Untested | FindingStatus::NotGuaranteed) => {}
                 (guarantee, _) if !self.tested.contains(&guarantee) => self.tested.push(guarantee),
                 _ => {}
             }
@@ -168,7 +168,7 @@ impl CellOutcome {
         let stem = format!("{}-{}-{}", self.file_stem(), header.workload, header.seed);
         self.violations.push(format!("{stem}: {}", failure_summary(&verdict)));
         if let Err(error) = save_history_and_report(events, &verdict, violations_dir, &stem) {
-            self.troubles.push(format!("{} cannot be written: {error}", violations_dir.display()));
+            self.run_errors.push(format!("{} cannot be written: {error}", violations_dir.display()));
         }
     }
 
@@ -188,16 +188,18 @@ impl CellOutcome {
     ) -> bool {
         let events = history::load(path).ok().and_then(|text| history::parse(&text).ok());
         let verdict = events.as_deref().filter(|events| !events.is_empty()).map(checker::check);
-        let broken =
-            verdict.iter().flat_map(|verdict| &verdict.violations).find(|one| is_checkable_when_truncated(one.promise));
+        let broken = verdict
+            .iter()
+            .flat_map(|verdict| &verdict.violations)
+            .find(|one| is_checkable_when_truncated(one.guarantee));
         if let Some(violation) = broken {
             self.broken += 1;
             self.violations.push(format!("{}: {}", path.display(), violation.title));
         }
         let retry = is_first_attempt && broken.is_none() && error.is_transient();
         match retry {
-            true => self.again.push(format!("{}, seed {}: {error}", run.workload, run.seed)),
-            false => self.troubles.push(format!("{}: {error}", path.display())),
+            true => self.retries.push(format!("{}, seed {}: {error}", run.workload, run.seed)),
+            false => self.run_errors.push(format!("{}: {error}", path.display())),
         }
         retry
     }
@@ -210,26 +212,26 @@ impl CellOutcome {
         self.calls += later.calls;
         self.grants += later.grants;
         self.losses += later.losses;
-        self.told += later.told;
+        self.losses_while_running += later.losses_while_running;
         self.refused += later.refused;
         self.faults += later.faults;
-        self.short += later.short;
+        self.cut_short += later.cut_short;
         self.broken += later.broken;
-        self.at_once += later.at_once;
+        self.overlaps += later.overlaps;
         self.unconfirmed += later.unconfirmed;
         self.recovered.extend(later.recovered);
         self.recovered.sort_by(f64::total_cmp);
-        self.meanwhile.extend(later.meanwhile);
-        self.meanwhile.sort_by(f64::total_cmp);
+        self.granted_during_fault.extend(later.granted_during_fault);
+        self.granted_during_fault.sort_by(f64::total_cmp);
         self.violations.extend(later.violations);
-        self.troubles.extend(later.troubles);
+        self.run_errors.extend(later.run_errors);
         later.checked.into_iter().for_each(|(guarantee, sums)| self.add_checked(guarantee, sums));
         later
             .counted
             .into_iter()
             .for_each(|(guarantee, sums)| add_pair(self.counted.entry(guarantee).or_default(), sums));
         self.late.extend(later.late);
-        self.again.extend(later.again);
+        self.retries.extend(later.retries);
         self.tested.extend(later.tested);
         self.tested.sort_unstable();
         self.tested.dedup();
@@ -237,22 +239,25 @@ impl CellOutcome {
 
     /// Whether at least one history ran, and all completed without a violation.
     pub fn has_no_violations(&self) -> bool {
-        self.broken == 0 && self.troubles.is_empty() && self.histories > 0
+        self.broken == 0 && self.run_errors.is_empty() && self.histories > 0
     }
 
     /// The outcome in one line, followed by a line for each violation, error and retry.
     pub fn summary_line(&self) -> String {
         let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
-        let meanwhile =
-            self.meanwhile.last().map(|worst| format!(", from a fault's beginning {worst:.2}")).unwrap_or_default();
-        let short = match self.short {
+        let granted_during_fault = self
+            .granted_during_fault
+            .last()
+            .map(|worst| format!(", from a fault's beginning {worst:.2}"))
+            .unwrap_or_default();
+        let short = match self.cut_short {
             0 => String::new(),
             n => format!(", {n} ended by the time limit"),
         };
-        let words = self.violations.iter().chain(&self.troubles);
+        let words = self.violations.iter().chain(&self.run_errors);
         let words: String = words.map(|problem| format!("\n    {problem}")).collect();
-        let again: String = self.again.iter().map(|problem| format!("\n    retried: {problem}")).collect();
-        let at_once = match self.at_once {
+        let retries: String = self.retries.iter().map(|problem| format!("\n    retried: {problem}")).collect();
+        let overlaps = match self.overlaps {
             0 => String::new(),
             n => format!(", {n} holds overlapped another (exclusion is not guaranteed here)"),
         };
@@ -262,8 +267,15 @@ impl CellOutcome {
             n => format!(", {n} registers that porcupine did not confirm"),
         };
         format!(
-            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{again}{late}{words}",
-            self.histories, self.calls, self.grants, self.faults, self.losses, self.told, self.refused, self.broken
+            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{granted_during_fault}{short}{overlaps}{unconfirmed}{retries}{late}{words}",
+            self.histories,
+            self.calls,
+            self.grants,
+            self.faults,
+            self.losses,
+            self.losses_while_running,
+            self.refused,
+            self.broken
         )
     }
 }

@@ -41,7 +41,7 @@ pub fn guarantee_tables(outcomes: &[CellOutcome], date: &str) -> String {
         sum(|outcome| outcome.grants),
         sum(|outcome| outcome.faults),
         sum(|outcome| outcome.losses),
-        sum(|outcome| outcome.told),
+        sum(|outcome| outcome.losses_while_running),
         sum(|outcome| outcome.refused),
         versions.join(", ")
     );
@@ -96,14 +96,14 @@ fn cell_text(outcome: &CellOutcome) -> String {
     if let Some(worst) = outcome.recovered.last() {
         let _ = write!(text, " · {worst:.1}");
     }
-    if let Some(worst) = outcome.meanwhile.last() {
+    if let Some(worst) = outcome.granted_during_fault.last() {
         let _ = write!(text, " ({worst:.1})");
     }
-    if outcome.at_once > 0 {
-        let _ = write!(text, " · {} at once", outcome.at_once);
+    if outcome.overlaps > 0 {
+        let _ = write!(text, " · {} at once", outcome.overlaps);
     }
-    if !outcome.troubles.is_empty() {
-        let _ = write!(text, " · {} not run", outcome.troubles.len());
+    if !outcome.run_errors.is_empty() {
+        let _ = write!(text, " · {} not run", outcome.run_errors.len());
     }
     text
 }

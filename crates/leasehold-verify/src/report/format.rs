@@ -106,7 +106,7 @@ pub(crate) fn status_name(state: FindingStatus) -> &'static str {
         FindingStatus::Broken => "BROKEN",
         FindingStatus::Untested => "untested",
         FindingStatus::Undecided => "UNDECIDED",
-        FindingStatus::Unpromised => "not guaranteed",
+        FindingStatus::NotGuaranteed => "not guaranteed",
     }
 }
 
@@ -168,8 +168,8 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
 
 /// The names of the guarantees that the engine does not give under this run's faults; empty: none.
 fn not_guaranteed(verdict: &Verdict) -> String {
-    let of = verdict.findings.iter().filter(|finding| finding.state == FindingStatus::Unpromised);
-    join_names(&of.map(|finding| guarantee_name(finding.promise)).collect::<Vec<_>>())
+    let of = verdict.findings.iter().filter(|finding| finding.state == FindingStatus::NotGuaranteed);
+    join_names(&of.map(|finding| guarantee_name(finding.guarantee)).collect::<Vec<_>>())
 }
 
 /// Names the requested kinds of faults for which the run had no time; `None`: all of them happened.
@@ -184,7 +184,7 @@ pub(crate) fn describe_missing_faults(verdict: &Verdict) -> Option<String> {
 pub(crate) fn summary(verdict: &Verdict) -> String {
     let all = |state: FindingStatus| {
         let of = verdict.findings.iter().filter(move |finding| finding.state == state);
-        join_names(&of.map(|finding| guarantee_name(finding.promise)).collect::<Vec<_>>())
+        join_names(&of.map(|finding| guarantee_name(finding.guarantee)).collect::<Vec<_>>())
     };
     let (kept, broken) = (all(FindingStatus::Kept), all(FindingStatus::Broken));
     let wrong = format_quantity(verdict.violations_in_all, "violation");
@@ -244,14 +244,14 @@ pub(crate) fn describe_recovery(recovery: &Recovery, ttl: RunNanos) -> RecoveryT
         // another fault interfered.
         Some(took) => ((took <= recovery.bound).then_some(true), format_in_ttls(took, ttl)),
         None if recovery.late => (Some(false), "never".to_owned()),
-        None if recovery.asked => (None, "not seen".to_owned()),
+        None if recovery.was_requested => (None, "not seen".to_owned()),
         None => (None, "no requests".to_owned()),
     };
-    let everybody =
+    let granted_to_all =
         recovery.recovery_time_of_all_workers().map(|took| format!("all workers after {}", format_in_ttls(took, ttl)));
-    let meanwhile =
+    let granted_during_fault =
         recovery.time_to_grant_elsewhere().map(|took| format!("granted {} after it began", format_in_ttls(took, ttl)));
-    let more = [everybody, meanwhile].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    let more = [granted_to_all, granted_during_fault].into_iter().flatten().collect::<Vec<_>>().join("; ");
     RecoveryText { is_within_bound: within, time: took, bound, remark: Some(more).filter(|more| !more.is_empty()) }
 }
 

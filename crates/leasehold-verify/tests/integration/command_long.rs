@@ -17,7 +17,7 @@ async fn an_engine_without_inspection_is_tested() {
     let run = run_verify(folder.path(), &run);
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let findings = output_json(&run)["findings"].clone();
-    let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["promise"] == name).cloned();
+    let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["guarantee"] == name).cloned();
     assert_eq!(of("exclusion").expect("a finding")["state"], "kept", "{findings}");
     let leaks = of("leaks").expect("a finding");
     assert!(leaks["state"] == "untested" && leaks["figure"] == "not inspected", "{leaks}");
@@ -53,7 +53,7 @@ fn a_schedule_fires_each_tick_once_though_its_runners_are_killed() {
     );
     assert_eq!(run.status.code(), Some(0), "{}", output_text(&run));
     let findings = output_json(&run)["findings"].clone();
-    let ticks = findings.as_array().expect("a list").iter().find(|finding| finding["promise"] == "ticks").cloned();
+    let ticks = findings.as_array().expect("a list").iter().find(|finding| finding["guarantee"] == "ticks").cloned();
     let ticks = ticks.expect("a finding");
     assert!(ticks["state"] == "kept" && ticks["checked"].as_u64() >= Some(3), "{ticks}");
 }

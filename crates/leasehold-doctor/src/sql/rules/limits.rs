@@ -24,11 +24,11 @@ fn connection_headroom(server: &ServerFacts, requirements: &Requirements) -> Fac
         Dialect::Postgres => &["role_connections", "database_connections"],
         Dialect::MySql => &["max_user_connections"],
     };
-    // None of these limits is below one; zero or -1 means no limit.
-    let own = keys.iter().filter_map(|key| server.number(key).ok().filter(|limit| *limit > 0)).min();
+    // Zero or -1 means no limit.
+    let own_limit = keys.iter().filter_map(|key| server.number(key).ok().filter(|limit| *limit > 0)).min();
     let most = (most - reserved).max(0);
     let free = (most - in_use).max(0);
-    Ok(own.map_or((most, free), |own| (most.min(own), free.min(own))))
+    Ok(own_limit.map_or((most, free), |limit| (most.min(limit), free.min(limit))))
 }
 
 /// Judges whether enough connections are free for one more program.

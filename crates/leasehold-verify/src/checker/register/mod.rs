@@ -209,7 +209,7 @@ fn compare_checkers(
         };
         opinion = SecondOpinion::Differs;
         let from = ops.iter().map(|op| op.began_at).min().unwrap_or(0);
-        let words = format!(
+        let details = format!(
             "The two checkers disagree on the history of register {name:?}, which has {}. {differ} One of them is wrong. {}",
             format_quantity(ops.len() as u64, "operation"),
             describe_fault_at(timeline, from)
@@ -219,7 +219,7 @@ fn compare_checkers(
             &[],
             &[],
             format!("the two checkers disagree on register {name:?}"),
-            words,
+            details,
         );
     }
     opinion

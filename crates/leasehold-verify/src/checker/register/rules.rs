@@ -34,7 +34,7 @@ pub(super) fn report_stale(timeline: &Timeline<'_>, name: &str, ops: &[RegisterO
             _ => continue,
         };
         let title = format!("register {name:?} accepted token {} after {}", op.token, other.token);
-        let words = format!(
+        let details = format!(
             "{} {} register {name:?} with token {} from {} to {}. {} {} it from {} to {} with {how} token {} of another hold, and the register accepted it. {}",
             capitalized(&format_worker(timeline, other.worker)),
             verb(other),
@@ -49,7 +49,7 @@ pub(super) fn report_stale(timeline: &Timeline<'_>, name: &str, ops: &[RegisterO
             describe_fault_at(timeline, op.began_at),
         );
         let span = (other.began_at.min(op.began_at), op.ended_at.max(other.ended_at));
-        log.add_violation(span, &[other.worker, op.worker], &[other.op_id, op.op_id], title, words);
+        log.add_violation(span, &[other.worker, op.worker], &[other.op_id, op.op_id], title, details);
     }
     log.violation_count() - before
 }
@@ -106,7 +106,7 @@ pub(super) fn report_impossible(
 /// Reports a refusal because of token `seen`, which no operation can have presented by then.
 fn report_refusal(timeline: &Timeline<'_>, name: &str, op: &RegisterOp<'_>, seen: u64, log: &mut ViolationLog) {
     let title = format!("register {name:?} refused token {} without a reason", op.token);
-    let words = format!(
+    let details = format!(
         "{} presented token {} to register {name:?} from {} to {} and was refused because of token {seen}. But no other hold can have presented a token by then that is a reason to refuse. {}",
         capitalized(&format_worker(timeline, op.worker)),
         op.token,
@@ -114,7 +114,7 @@ fn report_refusal(timeline: &Timeline<'_>, name: &str, op: &RegisterOp<'_>, seen
         format_time(op.ended_at),
         describe_fault_at(timeline, op.began_at),
     );
-    log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
+    log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, details);
 }
 
 /// Reports a read of a value that no allowed operation wrote, or that a newer accepted write had
@@ -137,11 +137,11 @@ fn check_read(
     let fault = describe_fault_at(timeline, op.began_at);
     if value.is_some() && source.is_none() {
         let title = format!("register {name:?} had a value that no operation wrote");
-        let words = format!(
+        let details = format!(
             "{reader} read {value_read} from register {name:?} with token {} from {from} to {to}. No hold with this token or a lower one can have written it by then. {fault}",
             op.token
         );
-        log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, words);
+        log.add_violation((op.began_at, op.ended_at), &[op.worker], &[op.op_id], title, details);
         return;
     }
     // A write that began after the read ended is itself stale, because its token is lower. Another
@@ -151,7 +151,7 @@ fn check_read(
     };
     let Some(newest) = newest.filter(newer) else { return };
     let title = format!("register {name:?} lost a write");
-    let words = format!(
+    let details = format!(
         "{} wrote to register {name:?} with token {} from {} to {}, and the register accepted it. {reader} read it with the higher token {} from {from} to {to} and got {value_read}, which is older. {fault}",
         capitalized(&format_worker(timeline, newest.worker)),
         newest.token,
@@ -160,7 +160,7 @@ fn check_read(
         op.token,
     );
     let span = (newest.began_at.min(op.began_at), op.ended_at.max(newest.ended_at));
-    log.add_violation(span, &[newest.worker, op.worker], &[newest.op_id, op.op_id], title, words);
+    log.add_violation(span, &[newest.worker, op.worker], &[newest.op_id, op.op_id], title, details);
 }
 
 /// Reports that the operations up to `token` have no possible order, for which no single rule was
@@ -181,13 +181,13 @@ pub(super) fn report_not_linearizable(
     let workers: Vec<_> = with.iter().map(|op| op.worker).collect();
     let numbers: Vec<_> = with.iter().map(|op| op.op_id).take(20).collect();
     let title = format!("register {name:?} is not linearizable at token {token}");
-    let words = format!(
+    let details = format!(
         "No order of the operations on register {name:?} fits their times, tokens and results. The operations below token {token} have one; with those under it, between {} and {}, there is none. {}",
         format_time(from),
         format_time(to),
         describe_fault_at(timeline, from),
     );
-    log.add_violation((from, to), &workers, &numbers, title, words);
+    log.add_violation((from, to), &workers, &numbers, title, details);
 }
 
 fn verb(op: &RegisterOp<'_>) -> &'static str {

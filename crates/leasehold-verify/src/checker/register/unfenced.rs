@@ -63,7 +63,7 @@ fn report_stale_write(
     log: &mut ViolationLog,
 ) {
     let title = format!("register {name:?} accepted a stale write of token {}", stale.hold.token);
-    let words = format!(
+    let details = format!(
         "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {} and wrote to register {name:?}, which ended at {}. After that, from {} to {}, the first wrote to it, too, and the register accepted it. {}",
         capitalized(&format_worker(timeline, stale.hold.worker)),
         stale.hold.lock,
@@ -83,6 +83,6 @@ fn report_stale_write(
         &[later.invocation.worker_id, stale.invocation.worker_id],
         &[later.invocation.op, stale.invocation.op],
         title,
-        words,
+        details,
     );
 }

@@ -34,7 +34,7 @@ pub(super) fn page_data(model: &TimelineModel, verdict: &Verdict, size: Size) ->
             json!([band.fault, band.kind.as_str(), band.target, band.from, band.to, band.note, band.lanes, band.css_class(), band.kind.description(), band.label()])
         }).collect::<Vec<_>>(),
         "flags": model.flags.iter().zip(&verdict.violations).map(|(flag, violation)| {
-            json!([flag.from, flag.to, flag.lanes, format::guarantee_name(violation.promise), violation.title])
+            json!([flag.from, flag.to, flag.lanes, format::guarantee_name(violation.guarantee), violation.title])
         }).collect::<Vec<_>>(),
     })
     .to_string()

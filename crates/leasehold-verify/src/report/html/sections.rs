@@ -104,10 +104,10 @@ fn violations_list(verdict: &Verdict) -> String {
         let _ = write!(
             out,
             "<li id=\"violation-{number}\"><a href=\"#violation={number}\" data-violation=\"{number}\"><b class=\"no\">{number}</b><span class=\"kind\">{}</span><b class=\"title\">{}</b></a><p class=\"when\">{}{who}</p><p>{}</p></li>",
-            format::guarantee_name(one.promise),
+            format::guarantee_name(one.guarantee),
             escape_markup(&one.title),
             text::format_span(one),
-            escape_markup(&one.words),
+            escape_markup(&one.details),
         );
     }
     out.push_str("</ol>");
@@ -125,7 +125,7 @@ pub(super) fn guarantees_table(verdict: &Verdict) -> String {
         let (class, mark) = match one.state {
             FindingStatus::Kept => ("kept", "✓"),
             FindingStatus::Broken => ("broken", "✕"),
-            FindingStatus::Untested | FindingStatus::Unpromised => ("untested", "–"),
+            FindingStatus::Untested | FindingStatus::NotGuaranteed => ("untested", "–"),
             FindingStatus::Undecided => ("broken", "?"),
         };
         let broken = if one.state == FindingStatus::Broken {
@@ -136,8 +136,8 @@ pub(super) fn guarantees_table(verdict: &Verdict) -> String {
         let _ = write!(
             out,
             "<tr class=\"{class}\"><th scope=\"row\">{}<small>{}</small></th><td class=\"state\"><i>{mark}</i> {}</td><td class=\"n\">{}{broken}</td><td>{}</td></tr>",
-            format::guarantee_name(one.promise),
-            format::guarantee_description(one.promise),
+            format::guarantee_name(one.guarantee),
+            format::guarantee_description(one.guarantee),
             format::status_name(one.state).to_lowercase(),
             format::format_count(one.checked),
             escape_markup(&one.figure),

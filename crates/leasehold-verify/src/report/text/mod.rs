@@ -85,14 +85,14 @@ impl TerminalReport {
             .iter()
             .map(|finding| TableRow {
                 cells: vec![
-                    format::guarantee_name(finding.promise).to_owned(),
+                    format::guarantee_name(finding.guarantee).to_owned(),
                     format::status_name(finding.state).to_owned(),
                     format::format_count(finding.checked),
                 ],
                 style: match finding.state {
                     FindingStatus::Kept => TextStyle::Good,
                     FindingStatus::Broken | FindingStatus::Undecided => TextStyle::Bad,
-                    FindingStatus::Untested | FindingStatus::Unpromised => TextStyle::Dim,
+                    FindingStatus::Untested | FindingStatus::NotGuaranteed => TextStyle::Dim,
                 },
                 text: escape_terminal(&finding.figure),
             })
@@ -205,7 +205,7 @@ impl TerminalReport {
 
     fn write_violation(&mut self, number: usize, violation: &Violation) {
         let title =
-            escape_terminal(&format!("{number}. {}: {}", format::guarantee_name(violation.promise), violation.title));
+            escape_terminal(&format!("{number}. {}: {}", format::guarantee_name(violation.guarantee), violation.title));
         for line in wrap(&title, self.width) {
             self.write_line(&line, TextStyle::Bad);
         }
@@ -218,7 +218,7 @@ impl TerminalReport {
         for line in wrap(&format!("{when}{who}"), self.width - 3) {
             self.write_line(&format!("   {line}"), TextStyle::Dim);
         }
-        for line in wrap(&escape_terminal(&violation.words), self.width - 3) {
+        for line in wrap(&escape_terminal(&violation.details), self.width - 3) {
             self.write_line(&format!("   {line}"), TextStyle::Plain);
         }
     }

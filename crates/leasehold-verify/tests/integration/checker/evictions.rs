@@ -100,7 +100,7 @@ fn no_holder_is_granted_beside_one_that_was_not_force_released() {
 fn a_force_released_holder_is_notified_within_half_a_second() {
     let verdict = granted_beside_force_released_holder(force_released_outcome(2), 900).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("was notified 790 ms later"), "{:?}", verdict.violations);
-    assert!(verdict.violations[0].about_time);
+    assert!(verdict.violations[0].is_time_bound);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn the_next_waiter_of_a_force_released_holder_is_granted_the_lock_within_half_a_
     assert!(finding.figure.contains("1 with a waiter to be served at once"), "{finding:?}");
     let verdict = waiter_granted_at(1_000).assert_broken(Eviction, 1);
     assert!(verdict.violations[0].title.contains("no waiter of \"a\" was granted it"), "{:?}", verdict.violations);
-    assert!(verdict.violations[0].about_time);
+    assert!(verdict.violations[0].is_time_bound);
 }
 
 #[test]

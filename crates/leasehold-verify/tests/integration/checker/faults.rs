@@ -181,7 +181,7 @@ fn recovery_within_the_bound() {
     history.add_worker_state(100, 1, WorkerState::Killed);
     assert_eq!(history.assert_kept(Recovery).figure, "after kill at most 1.04 TTL");
     let recovered = &history.check().recovered[0];
-    assert!(recovered.asked);
+    assert!(recovered.was_requested);
     assert_eq!((recovered.counted_from, recovered.granted), (100 * NANOS_PER_MS, Some(1_140 * NANOS_PER_MS)));
     assert_eq!(recovered.bound, 2_200 * NANOS_PER_MS);
     // After a server fault, the bound counts from its end: two TTLs and three seconds.

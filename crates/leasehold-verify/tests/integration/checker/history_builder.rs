@@ -200,8 +200,8 @@ impl HistoryBuilder {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
         assert_eq!((finding.state, finding.broken), (FindingStatus::Broken, times), "{:#?}", verdict.violations);
-        let one = verdict.violations.iter().find(|one| one.promise == guarantee).expect("a described violation");
-        assert!(one.words.ends_with('.') && one.words.contains(" s") && !one.title.is_empty(), "{one:?}");
+        let one = verdict.violations.iter().find(|one| one.guarantee == guarantee).expect("a described violation");
+        assert!(one.details.ends_with('.') && one.details.contains(" s") && !one.title.is_empty(), "{one:?}");
         assert!(!verdict.has_no_violations());
         verdict
     }
@@ -211,7 +211,7 @@ impl HistoryBuilder {
     pub(crate) fn assert_not_guaranteed(&self, guarantee: Guarantee) -> Finding {
         let verdict = self.check();
         let finding = finding(&verdict, guarantee);
-        assert_eq!(finding.state, FindingStatus::Unpromised, "{finding:?}");
+        assert_eq!(finding.state, FindingStatus::NotGuaranteed, "{finding:?}");
         assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
         finding
     }
@@ -226,7 +226,7 @@ impl HistoryBuilder {
 
 /// The verdict's finding about this guarantee.
 pub(crate) fn finding(verdict: &Verdict, guarantee: Guarantee) -> Finding {
-    verdict.findings.iter().find(|one| one.promise == guarantee).cloned().expect("each guarantee has a finding")
+    verdict.findings.iter().find(|one| one.guarantee == guarantee).cloned().expect("each guarantee has a finding")
 }
 
 /// A waiting request for this lock in exclusive mode.

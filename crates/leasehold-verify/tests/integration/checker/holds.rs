@@ -33,7 +33,7 @@ fn two_concurrent_holders_break_exclusion() {
     assert_eq!(one.title, "two held \"a\" for 1.312 s");
     assert_eq!((one.from, one.to), (2_500 * NANOS_PER_MS, 3_812 * NANOS_PER_MS));
     assert_eq!((one.workers.clone(), one.ops.clone()), (vec![1, 2], vec![first, second]));
-    assert!(one.words.contains("Worker 1 was granted \"a\" at 0.010 s with token 1"), "{}", one.words);
+    assert!(one.details.contains("Worker 1 was granted \"a\" at 0.010 s with token 1"), "{}", one.details);
 }
 
 /// Worker 1 is granted the lock at 10 with a deadline of 1,010, and worker 2 is granted it at `t`.

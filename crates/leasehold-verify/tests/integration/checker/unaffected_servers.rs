@@ -27,7 +27,7 @@ fn lost_during_hang(unaffected_locks: &[&str]) -> HistoryBuilder {
 fn a_lock_on_a_healthy_server_is_not_lost() {
     let verdict = lost_during_hang(&["b", "a"]).assert_broken(Loss, 1);
     assert!(verdict.violations[0].title.contains("did not hit its server"), "{:?}", verdict.violations);
-    assert!(verdict.violations[0].about_time, "a busy machine may renew late");
+    assert!(verdict.violations[0].is_time_bound, "a busy machine may renew late");
     // No violation if the lock was on the hanging server.
     lost_during_hang(&["b"]).assert_kept(Loss);
 }
@@ -62,7 +62,7 @@ fn refused_clients_do_not_reconnect_in_a_tight_loop() {
     refused_writes(FaultKind::ReadOnly, Some(120)).assert_kept(Load);
     let verdict = refused_writes(FaultKind::ReadOnly, Some(1_092)).assert_broken(Load, 1);
     assert!(verdict.violations[0].title.contains("1,092 connections during fault 1"), "{:?}", verdict.violations);
-    assert!(!verdict.violations[0].about_time);
+    assert!(!verdict.violations[0].is_time_bound);
     // Untested if the connections were not counted, or the fault itself cuts connections.
     refused_writes(FaultKind::ReadOnly, None).assert_untested(Load);
     refused_writes(FaultKind::Cut, Some(1_092)).assert_untested(Load);

@@ -78,9 +78,9 @@ fn the_description_names_the_nearest_fault() {
         let hold = history.acquire((0, 10), worker, u64::from(worker));
         history.add_held_check(50, hold);
     }
-    let words = &history.check().violations[0].words;
-    assert!(words.contains("Worker 1 on lane 4 was granted"), "{words}");
-    assert!(words.ends_with("Fault 3 (failover of the server) had ended 3 ms before."), "{words}");
+    let details = &history.check().violations[0].details;
+    assert!(details.contains("Worker 1 on lane 4 was granted"), "{details}");
+    assert!(details.ends_with("Fault 3 (failover of the server) had ended 3 ms before."), "{details}");
 }
 
 #[test]

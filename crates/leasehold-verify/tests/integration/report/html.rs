@@ -187,7 +187,7 @@ fn foreign_text_is_escaped() {
     header.notes.insert(evil.clone(), evil.clone());
     header.control = Some(evil.clone());
     verdict.findings[0].figure.clone_from(&evil);
-    verdict.violations[0].words.clone_from(&evil);
+    verdict.violations[0].details.clone_from(&evil);
     verdict.violations[0].title.clone_from(&evil);
     verdict.recovered[0].target.clone_from(&evil);
     for guard in [true, false] {

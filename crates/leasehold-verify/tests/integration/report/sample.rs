@@ -148,7 +148,7 @@ impl Simulation {
                 self.lane_workers[at].1 = gone + self.scenario.hold_time / 10;
                 // If the lock was granted to two workers, the violation ends when the second one
                 // releases it.
-                if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Guarantee::Exclusion) {
+                if let Some(last) = self.violations.iter_mut().rev().find(|one| one.guarantee == Guarantee::Exclusion) {
                     last.to = last.to.min(to.max(last.from));
                 }
                 gone
@@ -217,21 +217,21 @@ impl Simulation {
         self.lane_workers[lane].1 = to + 50 * MS;
         if wrong {
             self.add_exclusion_violation(grant, worker, op, free, granted_at + TTL);
-            let words = format!(
+            let details = format!(
                 "Worker {worker} continued after it was stopped and wrote with token {token}. The register had seen token {} before, and accepted it.",
                 token + 1
             );
             let title = format!("a write with the old token {token} was accepted");
             let (from, to) = (resumed + MS / 2, resumed + MS);
             self.violations.push(Violation {
-                promise: Guarantee::Fencing,
+                guarantee: Guarantee::Fencing,
                 from,
                 to,
                 workers: vec![worker],
                 ops: vec![write],
                 title,
-                words,
-                about_time: false,
+                details,
+                is_time_bound: false,
             });
         }
         free
@@ -243,7 +243,7 @@ impl Simulation {
         let (other, lock) = (self.lane_workers[at].0, &self.scenario.locks[grant % self.scenario.locks.len()]);
         let ms = (to - from) / MS;
         let title = format!("two held \"{lock}\" for");
-        let words = format!(
+        let details = format!(
             "Worker {worker} held \"{lock}\" with token {} and its deadline was {ms} ms away when worker {other} was granted it with token {}. Fault {} (stop worker {worker}) was active.",
             self.token,
             self.token + 1,
@@ -251,14 +251,14 @@ impl Simulation {
         );
         let workers = vec![worker, other];
         self.violations.push(Violation {
-            promise: Guarantee::Exclusion,
+            guarantee: Guarantee::Exclusion,
             from,
             to,
             workers,
             ops: vec![op],
             title,
-            words,
-            about_time: false,
+            details,
+            is_time_bound: false,
         });
     }
 
@@ -295,11 +295,11 @@ impl Simulation {
             counted_from,
             granted: Some(granted),
             bound,
-            asked: true,
+            was_requested: true,
             late: false,
             served: None,
-            meanwhile: None,
-            everybody: None,
+            granted_during_fault: None,
+            granted_to_all: None,
         });
     }
 
@@ -318,7 +318,7 @@ impl Simulation {
         let header = header(&self.scenario, self.recovered.iter().map(|one| one.kind).collect());
         self.events.insert(0, Event::Run(Box::new(header.clone())));
         self.violations.sort_by_key(|one| one.from);
-        for one in self.violations.iter_mut().filter(|one| one.promise == Guarantee::Exclusion) {
+        for one in self.violations.iter_mut().filter(|one| one.guarantee == Guarantee::Exclusion) {
             one.title = format!("{} {} ms", one.title, (one.to - one.from) / MS);
         }
         let counts = totals(&self.events, self.recovered.len() as u64, u64::from(self.workers), end);
@@ -393,16 +393,16 @@ fn findings(violations: &[Violation], counts: &Totals) -> Vec<Finding> {
         (Guarantee::Leaks, 1, "0 left"),
         (Guarantee::Deadlines, counts.calls, "none ended after its deadline"),
     ];
-    let of = |promise: Guarantee| violations.iter().filter(|one| one.promise == promise).count() as u64;
+    let of = |guarantee: Guarantee| violations.iter().filter(|one| one.guarantee == guarantee).count() as u64;
     let state = |checked, broken| match (checked, broken) {
         (0, _) => FindingStatus::Untested,
         (_, 0) => FindingStatus::Kept,
         _ => FindingStatus::Broken,
     };
-    let finding = |(promise, checked, figure): (Guarantee, u64, &str)| {
-        let broken = of(promise);
+    let finding = |(guarantee, checked, figure): (Guarantee, u64, &str)| {
+        let broken = of(guarantee);
         let figure = if broken > 0 { format!("{broken} of {checked}") } else { figure.to_owned() };
-        Finding { promise, state: state(checked, broken), checked, broken, figure }
+        Finding { guarantee, state: state(checked, broken), checked, broken, figure }
     };
     all.map(finding).into()
 }

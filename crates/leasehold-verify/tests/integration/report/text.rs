@@ -9,9 +9,9 @@ use crate::report::sample::{MS, Scenario, TTL, sample_history};
 /// A verdict without violations, with three findings and three faults.
 fn verdict() -> Verdict {
     let (_, mut verdict) = sample_history(Scenario::default());
-    let finding = |promise, state, checked, broken, figure: &str| {
+    let finding = |guarantee, state, checked, broken, figure: &str| {
         let figure = figure.to_owned();
-        Finding { promise, state, checked, broken, figure }
+        Finding { guarantee, state, checked, broken, figure }
     };
     verdict.counts = Totals { calls: 1_203, grants: 312, faults: 6, lasted: 30_000 * MS, ..Totals::default() };
     verdict.findings = vec![
@@ -34,11 +34,11 @@ fn verdict() -> Verdict {
         counted_from: 2_105 * MS,
         granted: Some(2_105 * MS + TTL * 26 / 25),
         bound: TTL * 3 / 2,
-        asked: true,
+        was_requested: true,
         late: false,
         served: None,
-        meanwhile: None,
-        everybody: None,
+        granted_during_fault: None,
+        granted_to_all: None,
     };
     let lost = Recovery {
         fault: 2,
@@ -46,7 +46,7 @@ fn verdict() -> Verdict {
         target: "the server".to_owned(),
         to: Some(2_917 * MS),
         granted: None,
-        asked: false,
+        was_requested: false,
         ..one.clone()
     };
     let never = Recovery {
@@ -57,7 +57,7 @@ fn verdict() -> Verdict {
         granted: None,
         late: true,
         served: Some(2_205 * MS),
-        meanwhile: Some(2_105 * MS + TTL / 2),
+        granted_during_fault: Some(2_105 * MS + TTL / 2),
         ..one.clone()
     };
     verdict.header.faults = vec![FaultKind::Kill, FaultKind::LostReply, FaultKind::Wipe];
@@ -67,14 +67,14 @@ fn verdict() -> Verdict {
 
 fn violation(title: &str) -> Violation {
     Violation {
-        promise: Guarantee::Exclusion,
+        guarantee: Guarantee::Exclusion,
         from: 1_204 * MS,
         to: 1_516 * MS,
         workers: vec![3, 5],
         ops: vec![],
         title: title.to_owned(),
-        words: "Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker 5 was granted it with token 18. Fault 2 (stop worker 3) was active.".to_owned(),
-        about_time: false,
+        details: "Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker 5 was granted it with token 18. Fault 2 (stop worker 3) was active.".to_owned(),
+        is_time_bound: false,
     }
 }
 
@@ -217,7 +217,7 @@ fn an_undecided_verdict_does_not_pass() {
     verdict.violations.clear();
     verdict.violations_in_all = 0;
     verdict.complete = true;
-    let finding = |promise, state| Finding { promise, state, checked: 10, broken: 0, figure: String::new() };
+    let finding = |guarantee, state| Finding { guarantee, state, checked: 10, broken: 0, figure: String::new() };
     verdict.findings = vec![finding(Guarantee::Exclusion, FindingStatus::Kept)];
     assert!(verdict.is_as_expected());
     verdict.findings.push(finding(Guarantee::Fencing, FindingStatus::Undecided));

@@ -361,7 +361,7 @@ fn group_into_batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<
     by_server.sort_by_key(|(server, _)| *server);
     let mut batches = Vec::new();
     for same_server in by_server.chunk_by(|(first, _), (second, _)| first == second) {
-        // Batches of equal size: a small remainder would cost a call each time.
+        // As few batches as possible, of about equal size: no call renews many more than another.
         let size = same_server.len().div_ceil(same_server.len().div_ceil(MAX_BATCH));
         batches
             .extend(same_server.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
