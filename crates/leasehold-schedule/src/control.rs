@@ -127,14 +127,24 @@ impl Jobs {
         self.update_record(job, |state, now| Ok(Some(state.reset(now)))).await.map(|_| ())
     }
 
-    /// Removes the record of a job that no node runs any more. `false` if the job was not known.
+    /// Removes the record of a job that no node runs any more, also a record that cannot be parsed.
+    /// `false` if the job was not known.
     ///
     /// # Errors
-    /// As [`status`](Self::status); `Conflict` while it runs.
+    /// An error of the engine; `Conflict` while the job runs; `UnknownFormat` if another version of
+    /// leasehold wrote the record: it may be running the job.
     pub async fn remove(&self, job: &str) -> Result<bool> {
         let store = self.job_store(job)?;
         loop {
-            let LoadedRecord { version, state, .. } = store.load().await?;
+            let LoadedRecord { version, state, .. } = match store.load().await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    if store.remove(store.version().await?).await? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                loaded => loaded?,
+            };
             match state {
                 None => return Ok(false),
                 Some(state) if !state.running.is_empty() => {

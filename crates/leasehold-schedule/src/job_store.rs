@@ -82,6 +82,11 @@ impl JobStore {
         })
     }
 
+    /// The version of the record, whether it can be parsed or not; 0 if there is none.
+    pub(super) async fn version(&self) -> Result<u64> {
+        Ok(self.records.get(&self.name).await?.version)
+    }
+
     /// Writes the record if it still has `expected_version`; 0 to create it. `false`: another
     /// client wrote first.
     pub(super) async fn save(&self, expected_version: u64, state: &JobRecord) -> Result<bool> {
@@ -121,9 +126,12 @@ impl JobStore {
 
 /// Parses a record. Checks the format number first: another format may look alike.
 fn parse(value: &str) -> Result<JobRecord> {
-    let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
+    let corrupt = |what: String| {
+        let advice = "restore it, or remove the record so that the job starts over (`leasehold cron forget`)";
+        Error::new(ErrorKind::Corrupt, format!("{what}, so no tick runs; {advice}"))
+    };
     let raw: serde_json::Value = serde_json::from_str(value)
-        .map_err(|error| corrupt(format!("the job's record is not JSON, so no tick runs: {error}")))?;
+        .map_err(|error| corrupt(format!("the job's record is not JSON ({error})")))?;
     match raw.get("v").and_then(serde_json::Value::as_u64) {
         Some(v) if v == u64::from(RECORD_FORMAT) => {}
         Some(v) => {
@@ -133,10 +141,10 @@ fn parse(value: &str) -> Result<JobRecord> {
             );
             return Err(Error::new(ErrorKind::UnknownFormat, message));
         }
-        None => return Err(corrupt("the job's record has no format number, so no tick runs".into())),
+        None => return Err(corrupt("the job's record has no format number".into())),
     }
     serde_json::from_value(raw)
-        .map_err(|error| corrupt(format!("the job's record is damaged, so no tick runs: {error}")))
+        .map_err(|error| corrupt(format!("the job's record is damaged ({error})")))
 }
 
 #[cfg(test)]

@@ -287,6 +287,22 @@ async fn failures_are_reported_and_contradictory_options_refused() {
 }
 
 #[tokio::test]
+async fn a_damaged_record_can_be_removed_and_one_in_an_unknown_format_cannot() {
+    let world = World::new().await;
+    let records = world.locks.records().unwrap();
+    let jobs = schedule::Jobs::new(&world.locks).unwrap();
+    records.compare_and_set("cron:job", 0, "{\"v\":1}").await.unwrap().unwrap();
+    let damaged = jobs.status("job").await.unwrap_err();
+    assert_eq!(damaged.kind(), ErrorKind::Corrupt, "{damaged}");
+    assert!(damaged.to_string().contains("cron forget"), "{damaged}");
+    assert!(jobs.remove("job").await.unwrap());
+    assert!(jobs.status("job").await.unwrap().is_none());
+    let removed = records.get("cron:job").await.unwrap();
+    records.compare_and_set("cron:job", removed.version, "{\"v\":99}").await.unwrap().unwrap();
+    assert_eq!(jobs.remove("job").await.unwrap_err().kind(), ErrorKind::UnknownFormat);
+}
+
+#[tokio::test]
 async fn an_unknown_record_format_runs_no_tick_and_is_reported() {
     let world = World::new().await;
     world.locks.records().unwrap().compare_and_set("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();

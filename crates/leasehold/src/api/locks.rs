@@ -306,8 +306,8 @@ impl Locks {
         reason: &str,
     ) -> Result<ForceReleaseOutcome> {
         let name = LockName::new(name)?;
-        let need = self.shared.require(self.capabilities().force_release, "force release");
-        need.map_err(|error| error.about_lock(&name))?;
+        let supported = self.shared.require(self.capabilities().force_release, "force release");
+        supported.map_err(|error| error.about_lock(&name))?;
         let outcome = self
             .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
             .await;
@@ -335,7 +335,8 @@ impl Locks {
         reason: &str,
     ) -> Result<Option<ContenderView>> {
         let name = LockName::new(name)?;
-        self.capabilities().require(self.capabilities().force_release, "force release")?;
+        let supported = self.shared.require(self.capabilities().force_release, "force release");
+        supported.map_err(|error| error.about_lock(&name))?;
         let engine = Arc::clone(&self.shared.manager.engine);
         let outcome = self.call_bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
         outcome.map_err(|error| error.about_lock(&name))

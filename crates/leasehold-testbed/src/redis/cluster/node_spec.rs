@@ -59,4 +59,12 @@ impl ServerSpec for ClusterNode {
     fn clean_up(&self, workspace: &Workspace) {
         self.redis.clean_up(workspace);
     }
+
+    fn disk(&self) -> Option<u64> {
+        self.redis.disk()
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        self.redis.run_as()
+    }
 }
