@@ -136,9 +136,8 @@ impl JobWorker {
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
             // A refusal, a full queue or an unreadable record may be fixed while we wait; until
             // then no tick runs.
-            Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::ForceReleased => {
-                self.once.is_none()
-            }
+            Kind::Timeout | Kind::Corrupt | Kind::UnknownFormat | Kind::Conflict => self.once.is_none(),
+            Kind::Denied | Kind::Full | Kind::ForceReleased => self.once.is_none(),
             _ => true,
         };
         if !passes || (self.once.is_some() && *failures >= MAX_FAILURES) {
@@ -231,6 +230,7 @@ impl JobWorker {
             return Ok(false);
         }
         let view = self.locks.inspect(self.job.lock_name()).await?;
+        view.check_intact()?;
         // Where the engine shows no tokens, any holder of the lock counts as the run.
         let is_live = |run: &&ActiveRun| {
             view.holders.iter().any(|contender| contender.token.is_none_or(|token| token.0 == run.token))
@@ -280,6 +280,7 @@ impl JobWorker {
     /// The tokens of the holders; `None` if the engine does not show all of them.
     async fn holder_tokens(&self) -> Result<Option<Vec<u64>>> {
         let view = self.locks.inspect(self.job.lock_name()).await?;
+        view.check_intact()?;
         Ok(view.holders.iter().map(|contender| Some(contender.token?.0)).collect())
     }
 

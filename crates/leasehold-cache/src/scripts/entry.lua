@@ -11,7 +11,7 @@ local token, version, kind, of, fresh, cost, row_until = '0000' .. ZERO, '0000' 
 -- When it was written, by the clock of the server that wrote it.
 local written = ZERO
 if m then
-  if sub(m, 1, 1) ~= FORMAT then error('unknown format ' .. sub(m, 1, 1)) end
+  if sub(m, 1, 1) ~= FORMAT then error('unknown format ' .. (string.match(m, '^%d') or '?')) end
   m = sub(m, 2)
   generation, keep, lease, lease_until = sub(m, 1, 16), sub(m, 17, 32), sub(m, 33, 64), sub(m, 65, 80)
   mark, mark_until, token, version = sub(m, 81, 112), sub(m, 113, 128), sub(m, 129, 148), sub(m, 149, 168)

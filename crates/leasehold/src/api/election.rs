@@ -77,7 +77,7 @@ impl Election {
     /// # Errors
     /// `Unsupported` if the engine has no inspection, or an error from the engine.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(leader(self.locks.inspect(self.request.name()?).await?))
+        leader(self.locks.inspect(self.request.name()?).await?)
     }
 
     /// An observer, which waits for changes of the leader.
@@ -91,9 +91,10 @@ impl Election {
 }
 
 /// The lock's first holder, as the leader; `None` if the lock has no holder.
-fn leader(view: LockView) -> Option<Leader> {
-    let first = view.holders.into_iter().next()?;
-    Some(Leader { holder: first.holder, token: first.token? })
+fn leader(view: LockView) -> Result<Option<Leader>> {
+    view.check_intact()?;
+    let first = view.holders.into_iter().next();
+    Ok(first.and_then(|first| Some(Leader { holder: first.holder, token: first.token? })))
 }
 
 /// Observes the leader of an election. Made by [`Election::observe`].
@@ -128,7 +129,7 @@ impl Observer {
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         if self.last_reported.is_none() {
             // The first call returns without waiting for a change.
-            let current = leader(self.locks.inspect(&self.name).await?);
+            let current = leader(self.locks.inspect(&self.name).await?)?;
             self.last_reported = Some(current.clone());
             return Ok(current);
         }
@@ -139,7 +140,7 @@ impl Observer {
             let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), poll_timeout).await?;
             let view = self.locks.inspect(&self.name).await?;
             let lease_end = view.holders.iter().map(|holder| holder.remaining).min();
-            let current = leader(view);
+            let current = leader(view)?;
             if self.last_reported.as_ref() != Some(&current) {
                 self.last_reported = Some(current.clone());
                 return Ok(current);

@@ -47,7 +47,7 @@ use crate::clock::Clock;
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::logic::table::{Contender, Verdict};
 use crate::logic::table::{Refusal, ReleaseEffect};
-use crate::types::{ClaimId, Error, Holder, Instant, LockName, Mode, Token};
+use crate::types::{ClaimId, Error, ErrorKind, Holder, Instant, LockName, Mode, Result, Token};
 
 /// One call to an engine: a future that is complete after one bounded step. The caller may drop it
 /// at any time. The step may have taken effect all the same, so the caller then calls
@@ -357,6 +357,18 @@ impl LockView {
     /// The view of a lock without holders and waiters, for which the engine stores nothing.
     pub fn free(name: LockName) -> Self {
         Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, cool_down: None, damage: None }
+    }
+
+    /// Checks that the holders in this view are all that there are: they are not if the stored data
+    /// cannot be read.
+    ///
+    /// # Errors
+    /// `Corrupt`, with [`damage`](Self::damage).
+    pub fn check_intact(&self) -> Result<()> {
+        match &self.damage {
+            Some(damage) => Err(Error::new(ErrorKind::Corrupt, damage.clone()).about_lock(&self.name)),
+            None => Ok(()),
+        }
     }
 }
 

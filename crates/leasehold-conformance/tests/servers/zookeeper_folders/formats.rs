@@ -17,6 +17,8 @@ async fn a_claim_or_record_in_another_format_is_an_error() {
     create_node(&admin, "/formats/a/2-a-claim-", CreateMode::EphemeralSequential).await;
     admin.set_data("/formats/%records/a", b"2\nx", None).await.expect("a write");
     assert_lock_format_refused(&locks).await;
+    let left = admin.list_children("/formats/a").await.expect("a list");
+    assert!(left.len() == 1 && left[0].starts_with("2-"), "the refused request left a node: {left:?}");
     assert_record_format_refused(&locks).await;
     let listed = locks.list("").await.expect("a list");
     assert!(listed.iter().any(|view| view.damage.is_some()), "{listed:?}");

@@ -61,10 +61,10 @@ impl ServerSpec for ClusterNode {
     }
 
     fn disk(&self) -> Option<u64> {
-        self.redis.disk()
+        ServerSpec::disk(&self.redis)
     }
 
     fn run_as(&self) -> Option<&str> {
-        self.redis.run_as()
+        ServerSpec::run_as(&self.redis)
     }
 }

@@ -119,6 +119,7 @@ pub(super) fn record_names(folder: &Folder, prefix: &str) -> Result<Vec<LockName
 /// The name of the record in a file; `None` if it was removed since.
 fn record_name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
     let Some(text) = read_text(folder, file)? else { return Ok(None) };
+    check_format(&text)?;
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
     name.map(Some).ok_or_else(|| damaged_record_error(&folder.records.path(file), "it has no record name"))
 }

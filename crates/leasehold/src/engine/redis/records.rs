@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
@@ -142,9 +142,14 @@ impl StoredRecords {
             .await?
             .chunks(inspect::MAX_CONCURRENT_READS)
         {
-            let found = try_join_all(chunk.iter().map(|name| self.get(nodes, name))).await?;
-            let kept = chunk.iter().zip(found).filter(|(_, record)| record.version > 0);
-            existing.extend(kept.map(|(name, _)| name.clone()));
+            for (name, found) in chunk.iter().zip(join_all(chunk.iter().map(|name| self.get(nodes, name))).await) {
+                match found {
+                    Ok(record) if record.version == 0 => {}
+                    // A record that cannot be read exists all the same.
+                    Err(error) if !error.is_bad_record() => return Err(error),
+                    _ => existing.push(name.clone()),
+                }
+            }
         }
         Ok(existing)
     }

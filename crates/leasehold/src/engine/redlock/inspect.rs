@@ -58,7 +58,9 @@ pub(super) async fn request_release(
     claim: ClaimId,
     reason: &str,
 ) -> Result<Option<ContenderView>> {
-    let holder = inspect_lock(engine, name).await?.holders.into_iter().find(|holder| holder.claim == claim);
+    let view = inspect_lock(engine, name).await?;
+    view.check_intact()?;
+    let holder = view.holders.into_iter().find(|holder| holder.claim == claim);
     if holder.is_none() {
         return Ok(None);
     }

@@ -82,9 +82,9 @@ pub fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
     }
 }
 
-/// The column with the format number of a row. A client writes it nowhere else: a version with another
-/// format changes it together with the row.
-const FORMAT_COLUMN: &str = "format BIGINT NOT NULL DEFAULT 1";
+/// The column with the format number of a row. It has no default: each statement that inserts a row
+/// states the number of what it inserts.
+const FORMAT_COLUMN: &str = "format BIGINT NOT NULL";
 
 /// The statement that creates the table of records, which every technique may use.
 pub fn records_table_statement(config: &Config) -> String {

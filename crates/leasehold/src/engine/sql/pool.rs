@@ -20,8 +20,8 @@ use crate::types::{Error, Result};
 /// limit of a step.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(200);
 
-/// An idle connection that was not used for this long is closed: after a burst of statements, one
-/// connection does the work of a client.
+/// An idle connection that was not used for this long is closed, except the last one: after a burst
+/// of statements, one connection does the work of a client.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// How long the server counts as short of connections after it refused one for that reason.
@@ -101,13 +101,10 @@ struct IdleConnections {
 
 impl IdleConnections {
     /// Takes the connection that was used last, and whether it may be reused: `false` if it may be
-    /// dead. Closes those that were not used for long.
-    fn pop(&mut self, now: Instant) -> Option<(IdleConnection, bool)> {
+    /// dead.
+    fn pop(&mut self) -> Option<(IdleConnection, bool)> {
         self.connections.retain(|idle| !idle.connection.is_closed());
         let idle = self.connections.pop()?;
-        for unused in self.connections.extract_if(.., |other| now.duration_since(other.last_reply) >= MAX_IDLE_TIME) {
-            close_in_background(unused.connection, None);
-        }
         let is_usable = self.suspect_before.is_none_or(|since| idle.last_reply >= since);
         Some((idle, is_usable))
     }
@@ -151,7 +148,7 @@ impl Pool {
     /// limit allows.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<PooledConnection, Failure> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Failure::Closed)?;
-        let next = self.lock_idle().pop(self.config.clock.now());
+        let next = self.lock_idle().pop();
         match next {
             Some((idle, true)) => Ok(PooledConnection::new(idle, self, permit)),
             Some((idle, false)) => {
@@ -165,6 +162,24 @@ impl Pool {
                 self.ensure_can_open()?;
                 self.open(permit).await
             }
+        }
+    }
+
+    /// Closes idle connections that were not used for long. Each counts towards the limit until it
+    /// has ended.
+    pub(super) fn close_unused(&self) {
+        let now = self.config.clock.now();
+        // Without a permit, all connections are in use.
+        while let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            let mut idle = self.lock_idle();
+            // The first was not used for longest.
+            let is_unused = |first: &IdleConnection| now.duration_since(first.last_reply) >= MAX_IDLE_TIME;
+            if idle.connections.len() < 2 || !idle.connections.first().is_some_and(is_unused) {
+                return;
+            }
+            let unused = idle.connections.remove(0);
+            drop(idle);
+            close_in_background(unused.connection, Some(permit));
         }
     }
 

@@ -251,7 +251,7 @@ fn mysql(table: &str) -> RecordStatements {
             "SELECT r.version, r.value, r.format, c.now_us FROM (SELECT {NOW} AS now_us) AS c LEFT JOIN {table} AS r ON r.name = ?"
         ),
         insert: format!(
-            "INSERT INTO {table} (name, version, value) VALUES (?, LAST_INSERT_ID({NOW}), ?) ON DUPLICATE KEY UPDATE \
+            "INSERT INTO {table} (name, version, value, format) VALUES (?, LAST_INSERT_ID({NOW}), ?, {FORMAT}) ON DUPLICATE KEY UPDATE \
              version = IF(value = '' AND format = {FORMAT}, {next}, version), \
              value = IF(value = '' AND format = {FORMAT}, VALUES(value), value)"
         ),
@@ -272,7 +272,7 @@ fn postgres(table: &str) -> RecordStatements {
             "SELECT r.version, encode(r.value, 'hex'), r.format, {NOW} FROM (SELECT 1) AS c LEFT JOIN {table} AS r ON r.name = $1"
         ),
         insert: format!(
-            "INSERT INTO {table} AS r (name, version, value) VALUES ($1, {NOW}, decode($2, 'hex')) \
+            "INSERT INTO {table} AS r (name, version, value, format) VALUES ($1, {NOW}, decode($2, 'hex'), {FORMAT}) \
              ON CONFLICT (name) DO UPDATE SET version = greatest(r.version + 1, {NOW}), value = excluded.value \
              WHERE r.value = '' AND r.format = {FORMAT} RETURNING r.version, {NOW}"
         ),

@@ -200,9 +200,14 @@ impl ZookeeperEngine {
         let status = match steps::request_lock(self, &entry, claim, &mut remote).await {
             Ok(status) => status,
             Err(error) => {
-                // A retry would fail, too. The claim has no node, so its entry is not needed.
-                if matches!(remote.stage, NodeStage::New) && !error.is_retryable() {
-                    self.claims.remove(&entry);
+                // A retry would fail, too: the request is over, and leaves no node that others would
+                // wait for.
+                if !error.is_retryable() {
+                    let removed = steps::remove_claim(&self.claims, &entry, &mut remote).await;
+                    if let Err(cause) = removed {
+                        tracing::warn!(%cause, name = %claim.name(), "the node of a failed request is not deleted yet");
+                        return Err(error.effect_unknown());
+                    }
                 }
                 return Err(error);
             }

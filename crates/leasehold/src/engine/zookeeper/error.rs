@@ -26,12 +26,12 @@ pub fn request_error(config: &Config, cause: Cause) -> Error {
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
         Cause::BadArguments(detail) => (ErrorKind::InvalidUrl, format!("{hosts}: {detail}")),
         Cause::Malformed(_) | Cause::MarshallingError | Cause::Unimplemented => {
-            (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
+            (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does"))
         }
         Cause::SessionExpired | Cause::SessionMoved | Cause::ClientClosed => {
             (ErrorKind::Unavailable, format!("the session with {hosts} has ended; retry, which opens a new one"))
         }
-        other => (ErrorKind::Unavailable, format!("{hosts}: {other}")),
+        _ => (ErrorKind::Unavailable, hosts.clone()),
     };
     let refused = matches!(
         cause,
@@ -122,7 +122,7 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
                 config.shown_hosts
             )
         }
-        other => format!("no session with {}: {other}{hint}", config.shown_hosts),
+        _ => format!("no session with {}{hint}", config.shown_hosts),
     };
     let kind = if matches!(cause, Cause::BadArguments(_)) { ErrorKind::InvalidUrl } else { ErrorKind::Unavailable };
     let error = Error::new(kind, cause_text).at_engine(NAME).caused_by(cause);

@@ -133,7 +133,9 @@ async fn find_nodes(
             Ok((data, stat)) if node.claim == id => {
                 found.nodes.push((path, stat.version));
                 let party = found.party.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
-                party.token = party.token.map(|highest| highest.max(token(node, &stat)));
+                if holds {
+                    party.token = party.token.max(Some(token(node, &stat)));
+                }
             }
             Ok((_, stat)) => {
                 found.others.push(token(node, &stat));

@@ -2,7 +2,7 @@
 -- (s), TTL (s, rounded up), contender.
 local key, claim, contender = KEYS[1], ARGV[1], ARGV[5]
 local main = call('HGET', key, 'm')
-local kind = check(main) and byte(main, 2)
+local kind = check(main) and (byte(main, 2) or 0)
 -- Most locks are mutexes without an owner. For them this part, up to the tables, does the same as
 -- what follows the tables, in fewer steps. First case: the lock is free or ours, and wanted
 -- exclusively.

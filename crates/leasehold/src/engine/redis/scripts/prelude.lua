@@ -4,6 +4,7 @@ local NONE, ZERO = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '0000000000000000'
 -- value in another format: it must never count as a free lock.
 local FORMAT = '1'
 local function check(text)
-  if text and sub(text, 1, 1) ~= FORMAT then error('unknown format ' .. sub(text, 1, 1)) end
+  -- A byte that is no text would break the connection.
+  if text and sub(text, 1, 1) ~= FORMAT then error('unknown format ' .. (string.match(text, '^%d') or '?')) end
   return text
 end

@@ -1,7 +1,7 @@
 //! Implements the [`Engine`] trait with the lease table.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,8 +50,6 @@ pub(crate) struct LeaseEngine {
     pub(super) can_notify: bool,
     /// Whether notifications from other clients do not reach this one at present.
     is_unsubscribed: AtomicBool,
-    /// The shortest TTL of any claim so far, in milliseconds.
-    shortest_ttl_ms: AtomicU64,
     /// The wake-up locks of this client's claims; `None` if the database sends notifications, or if
     /// waiters only poll.
     pub(super) wakeup_locks: Option<WakeupLocks>,
@@ -64,7 +62,7 @@ pub(crate) struct LeaseEngine {
     /// The task that receives notifications, if the client does.
     listener: Mutex<Option<JoinHandle<()>>>,
     /// The claims of this client that hold a lock.
-    held_claims: Mutex<HashSet<ClaimId>>,
+    held_claims: Mutex<HashMap<ClaimId, Duration>>,
     /// Notified when a client that gave up its connections acquires a lock: it needs the one that
     /// listens again.
     pub(super) first_hold: Arc<Notify>,
@@ -112,7 +110,6 @@ impl LeaseEngine {
             client_id: client_id.into(),
             can_notify,
             is_unsubscribed: AtomicBool::new(true),
-            shortest_ttl_ms: AtomicU64::new(u64::MAX),
             wakeup_locks: uses_wakeup_locks.then(|| WakeupLocks::start(Arc::clone(&wakeup_pool), clock.clone())),
             wait_permits: uses_wakeup_locks.then(|| Arc::new(Semaphore::new(wakeup_connections))),
             lock_states: Mutex::default(),
@@ -203,8 +200,6 @@ impl LeaseEngine {
     /// Runs a request that returns the state of a claim, and converts that to the trait's answer.
     async fn run_op(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<AcquireReply> {
         let lock_state = self.lock_state(claim.name());
-        let ttl_ms = u64::try_from(claim.options.ttl.as_millis()).unwrap_or(u64::MAX);
-        self.shortest_ttl_ms.fetch_min(ttl_ms, Ordering::SeqCst);
         let (outcome, reading) = self.submit(&lock_state, op, claim.options.ttl).await?;
         Self::to_answer(outcome, claim.options.ttl, reading)
     }
@@ -231,9 +226,12 @@ impl LeaseEngine {
         self.is_unsubscribed.load(Ordering::SeqCst)
     }
 
-    /// The shortest TTL of any claim so far.
+    /// The shortest TTL of this client's claims that hold or wait; the longest duration if it has none.
     pub(super) fn shortest_ttl(&self) -> Duration {
-        Duration::from_millis(self.shortest_ttl_ms.load(Ordering::SeqCst))
+        let held = lock(&self.held_claims).values().min().copied();
+        let lock_states: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
+        let waiting = lock_states.iter().filter_map(|state| state.lock().waiters.values().map(|one| one.ttl).min());
+        held.into_iter().chain(waiting).min().unwrap_or(Duration::MAX)
     }
 
     /// Whether this client holds any lock.
@@ -242,10 +240,11 @@ impl LeaseEngine {
     }
 
     /// Notes that a claim of this client holds its lock, or no longer does.
-    fn set_held(self: &Arc<Self>, claim: ClaimId, is_held: bool) {
+    fn set_held(self: &Arc<Self>, claim: &Claim, is_held: bool) {
         let mut held = lock(&self.held_claims);
         let was_releasing_idle = self.pool.is_releasing_idle();
-        let changed = if is_held { held.insert(claim) } else { held.remove(&claim) };
+        let changed =
+            if is_held { held.insert(claim.id, claim.options.ttl).is_none() } else { held.remove(&claim.id).is_some() };
         if !changed {
             return;
         }
@@ -304,7 +303,7 @@ impl LeaseEngine {
         match self.submit(&lock_state, Op::Renew(claim.id), claim.options.ttl).await {
             Ok((OpOutcome::Renewed(Some(until)), reading)) => RenewReply::Renewed(reading.local_deadline(until)),
             Ok(_) => {
-                self.set_held(claim.id, false);
+                self.set_held(claim, false);
                 RenewReply::Lost
             }
             Err(error) => {
@@ -375,7 +374,7 @@ impl Engine for LeaseEngine {
             let refusals = self.pool.refusals();
             let answer = self.run_op(&claim, Op::Attempt { claim: Arc::clone(&claim), queue }).await;
             if matches!(answer, Ok(AcquireReply::Granted(_))) {
-                self.set_held(claim.id, true);
+                self.set_held(&claim, true);
             }
             if !queue || answer.is_ok() {
                 return answer;
@@ -410,7 +409,7 @@ impl Engine for LeaseEngine {
                 }
                 if let Some((token, end)) = waiter.granted() {
                     lock_state.lock().waiters.remove(&claim.id);
-                    self.set_held(claim.id, true);
+                    self.set_held(&claim, true);
                     return Ok(AcquireReply::Granted(Grant::until(token, end, claim.options.ttl)));
                 }
             }
@@ -420,7 +419,7 @@ impl Engine for LeaseEngine {
                 AcquireReply::Queued { ahead: 0, recheck_after: Some(self.pool.poll_pause()), cool_down: None };
             let answer = self.keep_waiting_if_refused(answer, refusals, waiting);
             if matches!(answer, Ok(AcquireReply::Granted(_))) {
-                self.set_held(claim.id, true);
+                self.set_held(&claim, true);
             }
             match &answer {
                 Ok(AcquireReply::Queued { .. }) => {}
@@ -459,7 +458,7 @@ impl Engine for LeaseEngine {
             // Also after an error: no caller waits for this claim any more, and its position
             // expires.
             lock_state.lock().waiters.remove(&claim.id);
-            self.set_held(claim.id, false);
+            self.set_held(&claim, false);
             match answer?.0 {
                 OpOutcome::Released(departure) => Ok(departure.into()),
                 other => Err(unexpected(&other)),

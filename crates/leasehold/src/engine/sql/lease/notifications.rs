@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::engine::LeaseEngine;
 use super::state::instant_from_micros;
-use crate::clock::{Clock, Instant};
+use crate::clock::Clock;
 use crate::engine::sql::connection::Connection;
 use crate::engine::sql::connection_load;
 use crate::engine::sql::error::{ErrorClass, Failure};
@@ -138,8 +138,24 @@ async fn listen_once(
         }
         pool.mark_own_sessions();
     }
-    if !has_enough_connections(engine, pool, &mut connection, strategy).await? {
-        connection.close().await;
+    let end = listen_on(engine, pool, client_id, &mut connection, strategy).await;
+    match &end {
+        Ok(_) => connection.close().await,
+        // No reply may ever come, so the connection is not closed cleanly.
+        Err(_) => connection.abort(),
+    }
+    end
+}
+
+/// The same, on a connection with a session of its own, which the caller closes.
+async fn listen_on(
+    engine: &Weak<LeaseEngine>,
+    pool: &Pool,
+    client_id: &str,
+    connection: &mut Connection,
+    strategy: WaitStrategy,
+) -> Result<ListenEnd, Failure> {
+    if !has_enough_connections(engine, pool, connection, strategy).await? {
         return Ok(ListenEnd::ConnectionShortage);
     }
     let listen = format!("LISTEN \"{}\"", channel(client_id));
@@ -148,13 +164,24 @@ async fn listen_once(
     deliver_notifications(engine, pool, connection).await
 }
 
-/// When to check the listening connection next: as often as the server's load must be known, and once
-/// in a third of the shortest TTL. A firewall, or a proxy before a server that lost its power, may
-/// have dropped the connection without closing it. So a client whose notifications no longer arrive
-/// knows within two thirds of that TTL.
-fn next_check(engine: &Weak<LeaseEngine>, clock: &Clock) -> Instant {
-    let most = engine.upgrade().map_or(Duration::MAX, |engine| engine.shortest_ttl() / 3);
-    clock.now().saturating_add(connection_load::check_pause().min(most))
+/// How often the client looks whether its listening connection is due for a check.
+const DUE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Returns when the listening connection is due for a check: as often as the server's load must be
+/// known, and once in a third of the shortest TTL. A firewall, or a proxy before a server that lost
+/// its power, may have dropped the connection without closing it. So a client whose notifications no
+/// longer arrive knows within about two thirds of that TTL.
+async fn wait_for_check(engine: &Weak<LeaseEngine>, clock: &Clock) {
+    let (since, pause) = (clock.now(), connection_load::check_pause());
+    loop {
+        // A claim with a shorter TTL may have come.
+        let interval = engine.upgrade().map_or(pause, |engine| pause.min(engine.shortest_ttl() / 3));
+        let passed = clock.now().duration_since(since);
+        if passed >= interval {
+            return;
+        }
+        clock.sleep((interval - passed).min(DUE_INTERVAL)).await;
+    }
 }
 
 /// The least time for a reply on the listening connection.
@@ -190,7 +217,7 @@ async fn has_enough_connections(
 async fn deliver_notifications(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
-    mut connection: Connection,
+    connection: &mut Connection,
 ) -> Result<ListenEnd, Failure> {
     let Some(mut notifications) = connection.take_notifications() else { return Ok(ListenEnd::ConnectionLost) };
     // Makes all waiters read their rows: notifications before the `LISTEN` were lost.
@@ -200,20 +227,24 @@ async fn deliver_notifications(
     }) else {
         return Ok(ListenEnd::ConnectionLost);
     };
-    let mut check_at = next_check(engine, &clock);
     loop {
-        tokio::select! {
-            text = notifications.recv() => {
-                let (Some(text), Some(engine)) = (text, engine.upgrade()) else { return Ok(ListenEnd::ConnectionLost) };
-                engine.handle_notification(&text);
-            }
-            () = clock.sleep_until(check_at) => {
-                check_at = next_check(engine, &clock);
-                if !has_enough_connections(engine, pool, &mut connection, WaitStrategy::Listen).await? {
-                    connection.close().await;
-                    return Ok(ListenEnd::ConnectionShortage);
+        let mut check = std::pin::pin!(async {
+            wait_for_check(engine, &clock).await;
+            has_enough_connections(engine, pool, connection, WaitStrategy::Listen).await
+        });
+        let has_enough = loop {
+            tokio::select! {
+                text = notifications.recv() => {
+                    let (Some(text), Some(engine)) = (text, engine.upgrade()) else {
+                        return Ok(ListenEnd::ConnectionLost);
+                    };
+                    engine.handle_notification(&text);
                 }
+                has_enough = &mut check => break has_enough?,
             }
+        };
+        if !has_enough {
+            return Ok(ListenEnd::ConnectionShortage);
         }
     }
 }

@@ -5,6 +5,8 @@
 //! One statement reads the versions of up to 256 locks by their primary key. It leaves out rows
 //! that were read or written within the last [`POLL_INTERVAL`]. It does not run while no row has a
 //! claim of this client, so short holds cost no statement.
+//!
+//! The same task closes connections that the pool no longer needs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -37,6 +39,7 @@ pub(super) async fn run(engine: Weak<LeaseEngine>) {
         }
         clock.sleep(POLL_INTERVAL).await;
         let Some(strong) = engine.upgrade() else { return };
+        strong.pool.close_unused();
         // A client that has closed its connections because the server is short of them opens none
         // for this. It only waits, and reads its rows from time to time anyway.
         if !strong.is_unsubscribed() || strong.pool.is_releasing_idle() {

@@ -221,8 +221,8 @@ fn mysql(table: &str) -> LeaseStatements {
     // Each assignment sees the results of those before it, so `busy` comes last. LAST_INSERT_ID
     // returns the time.
     let take = format!(
-        "INSERT INTO {table} (name, version, token, busy, state) \
-         VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}) ON DUPLICATE KEY UPDATE \
+        "INSERT INTO {table} (name, version, token, busy, state, format) \
+         VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}, {FORMAT}) ON DUPLICATE KEY UPDATE \
          state = IF({is_free}, \
           IF(GREATEST(token, version) < VALUES(version), VALUES(state), {}), state), \
          token = IF({is_free}, LAST_INSERT_ID({next}), token), \
@@ -266,8 +266,8 @@ fn postgres(table: &str) -> LeaseStatements {
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
     let take = format!(
-        "INSERT INTO {table} AS l (name, version, token, busy, state) \
-         SELECT $1, {CAME}, {CAME}, {CAME} + $2, {} FROM {} ON CONFLICT (name) DO UPDATE SET \
+        "INSERT INTO {table} AS l (name, version, token, busy, state, format) \
+         SELECT $1, {CAME}, {CAME}, {CAME} + $2, {}, {FORMAT} FROM {} ON CONFLICT (name) DO UPDATE SET \
          version = {next}, token = {next}, busy = {next} + $2, \
          state = CASE WHEN greatest(l.token, l.version) < excluded.token THEN excluded.state ELSE {} END \
          WHERE l.format = {FORMAT} AND l.busy <= excluded.token - $4 RETURNING l.token",

@@ -256,13 +256,13 @@ impl SessionStatements {
             Dialect::MySql => {
                 const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
                 format!(
-                    "INSERT INTO {tokens} (name, token) VALUES (?, LAST_INSERT_ID({NOW})) \
+                    "INSERT INTO {tokens} (name, token, format) VALUES (?, LAST_INSERT_ID({NOW}), {FORMAT}) \
                      ON DUPLICATE KEY UPDATE token = IF(format = {FORMAT}, LAST_INSERT_ID(GREATEST(token + 1, {NOW})), token)"
                 )
             }
             Dialect::Postgres => format!(
-                "INSERT INTO {tokens} AS counter (name, token) \
-                 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) \
+                "INSERT INTO {tokens} AS counter (name, token, format) \
+                 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {FORMAT}) \
                  ON CONFLICT (name) DO UPDATE SET token = greatest(counter.token + 1, excluded.token) \
                  WHERE counter.format = {FORMAT} RETURNING token"
             ),
