@@ -255,16 +255,16 @@ async fn a_release_on_request_is_noted_until_it_is_read() {
     }
 }
 
-/// A request arrived twice, so that the claim has two nodes, and its client may go on with either:
-/// the token of the eviction is above both, or there is none.
+/// A request for a permit arrived twice, so that the claim holds with two nodes, and its client may
+/// go on with either: the token of the force release is above both, or there is none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_token_of_an_eviction_refuses_both_nodes_of_a_claim() {
+async fn the_token_of_a_force_release_refuses_both_nodes_of_a_claim() {
     let fixture = Fixture::new().await;
     let locks = fixture.open_locks(LONG_TTL).await;
-    let held = locks.mutex("a").lock().await.expect("a lock");
+    let held = locks.semaphore("a", 3).acquire(1).await.expect("a permit");
     let node = fixture.nodes("a").await.pop().expect("a node");
     let (second, _) = node.rsplit_once('-').expect("a number at its end");
-    let waiter = format!("{}/1-{:032x}-x-0-0-", fixture.folder("a"), 7);
+    let waiter = format!("{}/1-{:032x}-p3.3-0-0-", fixture.folder("a"), 7);
     let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     // In one transaction: no number lies between the two tokens.
     let mut both = fixture.client.new_multi_writer();
