@@ -35,8 +35,12 @@ fn long_lines(page: &str) -> Vec<(usize, usize)> {
         let text = line.trim_start();
         let mark = ["```", "~~~"].into_iter().find(|mark| text.starts_with(mark));
         if fence.is_some() || mark.is_some() {
-            // A block ends with the mark that began it.
-            fence = if fence.is_none() || fence == mark { mark.xor(fence) } else { fence };
+            fence = match (fence, mark) {
+                (None, mark) => mark,
+                // A block ends with the mark that began it.
+                (open, mark) if open == mark => None,
+                (open, _) => open,
+            };
             continue;
         }
         if let Some(name) = text.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
