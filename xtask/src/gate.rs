@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::part_runner::{self, PartRunner, Tier};
 use crate::programs::{self, Lint, TestPart};
-use crate::{TaskResult, layers, links, print_line, rules, run_cargo, setup, test_filters};
+use crate::{TaskResult, layers, links, print_line, rules, run_cargo, setup, test_filters, wrap};
 
 /// Builds and runs the gate.
 pub(crate) fn run_gate(root: &Path) -> TaskResult {
@@ -14,6 +14,7 @@ pub(crate) fn run_gate(root: &Path) -> TaskResult {
     rules::check_time_assertions(root)?;
     layers::check_layers(root)?;
     links::check_links(root)?;
+    wrap::check_wrap(root)?;
     test_filters::check_test_filters(root)?;
     package(&["--no-verify"])?;
     lint_default_library()?;
@@ -73,6 +74,7 @@ pub(crate) fn run_checks(root: &Path) -> TaskResult {
     rules::check_time_assertions(root)?;
     layers::check_layers(root)?;
     links::check_links(root)?;
+    wrap::check_wrap(root)?;
     test_filters::check_test_filters(root)?;
     package(&["--no-verify"])?;
     lint_default_library()?;

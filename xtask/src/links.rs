@@ -43,7 +43,7 @@ pub(crate) fn markdown_pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// The READMEs of the crates.
-fn readmes(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn readmes(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let crates = fs::read_dir(root.join("crates"))?;
     let pages = crates.map(|entry| entry.map(|entry| entry.path().join("README.md")));
     Ok(pages.collect::<std::io::Result<Vec<_>>>()?.into_iter().filter(|page| page.exists()).collect())

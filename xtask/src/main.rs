@@ -13,6 +13,7 @@ mod rules;
 mod setup;
 mod test_filters;
 mod versions;
+mod wrap;
 
 use std::error::Error;
 use std::path::Path;
@@ -22,7 +23,8 @@ type TaskResult = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test      the gate: install what the tests need (apt, as root), lint, build, and run what must hold
-cargo xtask check     only formatting, lints, layers, links, tests named in the pages, and the rule about time
+cargo xtask check     only formatting, lints, layers, links, the width of the pages, tests named in them, and the rule
+                      about time
 cargo xtask nightly   everything else, in named parts that can be resumed; `nightly --list` shows them
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times

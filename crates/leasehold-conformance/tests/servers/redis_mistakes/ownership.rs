@@ -54,7 +54,7 @@ async fn del_without_looking_whose_it_is() {
     slow.process().sigcont().expect("a running process");
     steps.record_event("A resumes (SIGCONT)");
     let outcome = slow.release(LOCK).await;
-    steps.record_call("A", "release().await", format!("WasLost({outcome})"));
+    steps.record_call("A", "release().await", format!("AlreadyLost({outcome})"));
     assert_eq!(outcome, "expired");
     steps.assert_held("B", &locks, &guard).await;
     steps.assert_busy("C", &others).await;
