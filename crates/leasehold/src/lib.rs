@@ -1,20 +1,23 @@
 //! Distributed locks for tasks, processes and machines, with built-in fencing.
 //!
 //! ```
-//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
-//! use std::time::Duration;
 //! use leasehold::{Locks, fence::Fence};
 //!
-//! let locks = Locks::open("memory:").await?;            // or file:, file:///var/lib/locks
-//! let fence = Fence::default();                          // kept at the resource
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let locks = Locks::open("memory:").await?;          // or file:, redis://db1:6379, postgres://app@db1/shop
+//!     let stock = Fence::default();                       // the resource: refuses tokens older than it has seen
 //!
-//! let guard = locks.mutex("stock:42").timeout(Duration::from_secs(5)).lock().await?;
-//! guard.protect(async {
-//!     fence.admit("stock:42", guard.token()).unwrap();   // a stale holder is refused here
-//! }).await?;                                             // dropped at once if the lock is lost
-//! guard.release().await?;
-//! # Ok::<(), leasehold::Error>(()) }).unwrap();
+//!     let guard = locks.mutex("stock:42").lock().await?;  // waits its turn; the lease renews itself
+//!     guard.protect(async {                               // stops at its next await if the lock is lost
+//!         stock.admit("stock:42", guard.token())          // a holder that slept past its lease is refused here
+//!     }).await??;
+//!     println!("{:?}", guard.release().await?);           // Released, or AlreadyLost and why
+//!     Ok(())
+//! }
 //! ```
+//!
+//! It needs tokio: `cargo add leasehold && cargo add tokio -F macros,rt-multi-thread`.
 //!
 //! # Modules and types
 //! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
@@ -22,11 +25,12 @@
 //!   (from [`MultiLock`] a [`MultiLockGuard`], from [`Election`] a [`Leadership`]).
 //! - [`blocking`] has the same API without async.
 //! - [`Records`] are small texts that an engine stores beside its locks.
-//! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
-//!   row by its version column, without a lock. [`database`] has the connection types of both.
+//! - [`fence`] checks fencing tokens at a resource and refuses stale ones. The module `versioned`,
+//!   with the features `mysql` or `postgres`, updates a row by its version column, without a lock.
+//!   [`database`] has the connection types of both.
 //! - [`metrics`] collects metrics.
 //! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`clock`] the time
-//!   source.
+//!   source. [`registry`] lists the engines of this build.
 //!
 //! Crates beside this one: `leasehold-schedule` runs jobs on a schedule, each tick once in the
 //! fleet. `leasehold-cache` keeps a cache consistent with its database. `leasehold-doctor` examines

@@ -44,9 +44,12 @@ pub(crate) use self::wrong_service::Product;
 
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::clock::Clock;
+pub use crate::logic::fence::force_release_token;
+pub use crate::logic::lease::Drift;
+pub use crate::logic::table::Refusal;
+use crate::logic::table::ReleaseEffect;
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
 use crate::logic::table::{Contender, Verdict};
-use crate::logic::table::{Refusal, ReleaseEffect};
 use crate::types::{ClaimId, Error, ErrorKind, Holder, Instant, LockName, Mode, Result, Token};
 
 /// One call to an engine: a future that is complete after one bounded step. The caller may drop it
@@ -495,8 +498,16 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn url(&self) -> String;
 
     /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
-    /// queue. Follows rules 1 to 6 of [`LockTable`](crate::logic::table::LockTable). Repeating the
-    /// call with the same claim gives the same answer, and a granted lease then ends later.
+    /// queue. Repeating the call with the same claim gives the same answer, and a granted lease then
+    /// ends later. The rules, in the order in which a call applies them:
+    /// 1. Remove the holders whose lease has expired, then serve the queue.
+    /// 2. Serve the queue strictly in order: the first waiter that does not fit blocks those behind
+    ///    it. So consecutive readers are granted together, and readers behind a waiting writer wait.
+    /// 3. Skip a waiter that sent no heartbeat for its TTL.
+    /// 4. A repeated claim is the same request.
+    /// 5. An owner whose hold already covers the request enters at once with the same token, ahead of
+    ///    all waiters.
+    /// 6. Every other grant has a higher token than all before.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<AcquireReply>;
 
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
@@ -556,10 +567,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported_step(self.capabilities(), "inspection")
     }
 
-    /// Ends another client's claim, whether it holds or waits. The rule for the token counter and
-    /// for [`ForceReleaseOutcome::fence_token`] is
-    /// [`fence::force_release_token`](crate::logic::fence::force_release_token). If the claim has
-    /// ended already, nothing changes.
+    /// Ends another client's claim, whether it holds or waits. [`force_release_token`] gives
+    /// [`ForceReleaseOutcome::fence_token`]. If the claim has ended already, nothing changes.
     ///
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
@@ -641,9 +650,10 @@ pub trait RecordStore: Send + Sync + 'static {
     /// the record must not exist). `None`: it has another version, and was not written. An empty
     /// value removes the record.
     ///
-    /// The versions of a name rise over everything ever written to it, removals included
-    /// ([`record_version`](crate::logic::record_version) has the rule). So a late writer that read
-    /// an old version never succeeds.
+    /// The versions of a name rise over everything ever written to it, removals included. A write
+    /// gives the version after the highest that the engine knows, or the engine's time in
+    /// microseconds since 1970 if that is higher. So a late writer that read an old version never
+    /// succeeds, also if the engine has dropped what it knew of a removed record.
     fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
 
     /// Writes a record as [`compare_and_set`](Self::compare_and_set) does, but only if the servers

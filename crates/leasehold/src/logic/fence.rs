@@ -31,6 +31,14 @@ pub fn admits(seen: FenceState, token: Token, owner: Option<Owner>) -> bool {
 ///
 /// `None` means one of two things: there is no token to reject, because a waiter has none; or no
 /// number lies between, so that any token would reject a remaining holder.
+///
+/// ```
+/// use leasehold::{Token, engine::force_release_token};
+///
+/// // The holder with token 5 is force released; another stays with 9, and 12 is above all so far.
+/// assert_eq!(force_release_token(Some(Token(5)), [Token(9)], Token(12)), Some(Token(8)));
+/// assert_eq!(force_release_token(Some(Token(5)), [], Token(12)), Some(Token(12)));
+/// ```
 pub fn force_release_token(
     force_released: Option<Token>,
     others: impl IntoIterator<Item = Token>,

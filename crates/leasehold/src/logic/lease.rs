@@ -6,6 +6,16 @@ use crate::types::{Instant, nanos};
 
 /// The safety margin by which a holder's deadline precedes the end of its lease at the engine: for
 /// the drift between two clocks, and for the time that the signal of a loss takes.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::engine::{Capabilities, Drift};
+///
+/// // An engine whose server's clock is known to run within 0.1 % of ours.
+/// let drift = Drift { ppm: 1_000, fixed: Duration::from_millis(2) };
+/// let capabilities = Capabilities { drift, ..Capabilities::exclusive_only("mine") };
+/// # drop(capabilities);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {
     /// The part of the margin that grows with the TTL, in parts per million of it.

@@ -72,6 +72,14 @@ pub enum Verdict {
 }
 
 /// Why a claim can never be granted beside the present holders and waiters.
+///
+/// ```
+/// use leasehold::engine::{AcquireReply, Refusal};
+///
+/// // The semaphore is open with 3 permits, and the claim asks for another limit.
+/// let reply = AcquireReply::Refused(Refusal::LimitMismatch(3));
+/// # drop(reply);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The semaphore is in use with this other limit.
