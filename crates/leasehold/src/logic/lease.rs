@@ -12,9 +12,8 @@ use crate::types::{Instant, nanos};
 /// use leasehold::engine::{Capabilities, Drift};
 ///
 /// // An engine whose server's clock is known to run within 0.1 % of ours.
-/// let drift = Drift { ppm: 1_000, fixed: Duration::from_millis(2) };
-/// let capabilities = Capabilities { drift, ..Capabilities::exclusive_only("mine") };
-/// # drop(capabilities);
+/// let mut capabilities = Capabilities::exclusive_only("mine");
+/// capabilities.drift = Drift { ppm: 1_000, fixed: Duration::from_millis(2) };
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {
