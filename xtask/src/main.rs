@@ -4,6 +4,7 @@
 mod data_folder;
 mod gate;
 mod layers;
+mod lines;
 mod links;
 mod nightly;
 mod part_runner;
@@ -29,6 +30,7 @@ cargo xtask nightly   everything else, in named parts that can be resumed; `nigh
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times
 cargo xtask setup     only install the packages that the tests need
+cargo xtask lines     the lines of each crate, without tests, comments and blank lines
 cargo xtask bench     the benches, beside their baselines; `bench redis`, `redlock`, `zookeeper`, `sql`, `cache`;
                       with --peers beside other libraries' locks, with --quick as a short trial
 cargo xtask soak      every engine under every fault, 100 histories of 1,000 calls each, and the controls;
@@ -52,6 +54,7 @@ fn run_task(task: &str) -> TaskResult {
     match task {
         "test" => gate::run_gate(root),
         "check" => gate::run_checks(root),
+        "lines" => lines::print_lines(root),
         "setup" => setup::install_for_nightly(),
         "nightly" if words.contains(&"--help") => {
             print_line(nightly::HELP);

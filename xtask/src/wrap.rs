@@ -65,7 +65,10 @@ fn longest_span(text: &str) -> usize {
     let (mut rest, mut longest) = (text, 0);
     while let Some(start) = rest.find(['`', '[']) {
         rest = &rest[start..];
-        let end = if rest.starts_with('`') { rest[1..].find('`').map(|end| end + 2) } else { link_end(rest) };
+        let end = match rest.strip_prefix('`') {
+            Some(span) => span.find('`').map(|end| end + 2),
+            None => link_end(rest),
+        };
         longest = longest.max(columns(&rest[..end.unwrap_or(0)]));
         rest = &rest[end.unwrap_or(1)..];
     }
