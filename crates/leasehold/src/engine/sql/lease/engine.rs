@@ -147,7 +147,7 @@ impl LeaseEngine {
         }
         let Some(waiter) = inner.waiters.get(&claim).cloned() else {
             // The notification may arrive before the reply to the statement that queued the claim.
-            inner.has_missed_notification |= inner.is_running_rounds;
+            inner.has_missed_notification |= inner.is_running_batches;
             return;
         };
         if !waiter.is_newer_grant(token) {

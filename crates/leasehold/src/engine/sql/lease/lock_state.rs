@@ -1,4 +1,4 @@
-//! One lock, as this client sees it. Requests run one round at a time: a round is one statement for
+//! One lock, as this client sees it. Requests run one batch at a time: a batch is one statement for
 //! all pending requests.
 
 use std::collections::HashMap;
@@ -173,8 +173,8 @@ pub(super) struct LockStateInner {
     /// the latest state.
     pub(super) foreign_changes: u64,
     pub(super) pending: Vec<PendingOp>,
-    /// Whether a task runs rounds.
-    pub(super) is_running_rounds: bool,
+    /// Whether a task runs batches.
+    pub(super) is_running_batches: bool,
     pub(super) waiters: HashMap<ClaimId, Arc<Waiter>>,
     /// Whether a task watches on behalf of our waiters.
     pub(super) has_wait_task: bool,
@@ -265,7 +265,7 @@ impl LockStateInner {
     /// Whether there is no row, request or waiter for this lock.
     pub(super) fn is_idle(&self) -> bool {
         !self.has_unwritten_holder()
-            && !self.is_running_rounds
+            && !self.is_running_batches
             && !self.has_wait_task
             && self.pending.is_empty()
             && self.waiters.is_empty()

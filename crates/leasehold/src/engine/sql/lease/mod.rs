@@ -21,8 +21,8 @@
 //!   two messages: a client that stops half-way blocks no other client.
 //! - **The last contender leaves.** The same, as a plain `UPDATE` without a time: no lease is left
 //!   that needs one. The number of changed rows shows whether the write was made.
-//! - **Rounds.** A process runs one statement at a time for each lock. All its requests for the
-//!   lock that arrive meanwhile become one *round*: one decision and one statement. The client
+//! - **Batches.** A process runs one statement at a time for each lock. All its requests for the
+//!   lock that arrive meanwhile become one *batch*: one decision and one statement. The client
 //!   remembers the row while it has a claim in it, so that a release, or a hand-off inside the
 //!   process, is one statement.
 //! - **Time.** The writing statement inserts the database's time (`\u{1}` stands for it in the text
@@ -80,13 +80,13 @@
 //! | a pooler gives each transaction another session | detected before any state is kept in a session, and refused; with `pooler=transaction`, no state is kept in a session and no statement is prepared |
 //! | the server is short of connections | a client without a lock closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
 
+mod batch;
+mod batch_outcome;
 mod dry_run;
 mod engine;
 mod inspect;
 mod lock_state;
 mod notifications;
-mod round;
-mod round_outcome;
 mod state;
 mod step;
 mod version_poll;
