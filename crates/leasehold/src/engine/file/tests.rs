@@ -324,7 +324,7 @@ async fn files_of_dead_clients_are_removed() {
     let test_folder = TestFolder::new();
     let locks = test_folder.open().await;
     let clients = test_folder.dir.join("clients");
-    for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.bell"] {
+    for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.socket"] {
         fs::write(clients.join(left), "").unwrap();
     }
     let other = test_folder.open().await;

@@ -247,9 +247,13 @@ impl RedisEngine {
                 self.wait_for_replicas(&live.address).await?;
                 // The answer, and the force release as well, may have arrived long before this task
                 // ran.
-                let evicted = self.subscriber.pending_grants.is_force_released(claim.id, token.0);
+                let force_released = self.subscriber.pending_grants.is_force_released(claim.id, token.0);
                 expected.discard();
-                Ok(if evicted { AcquireReply::ForceReleased } else { granted_answer(token, sent, claim.options.ttl) })
+                Ok(if force_released {
+                    AcquireReply::ForceReleased
+                } else {
+                    granted_answer(token, sent, claim.options.ttl)
+                })
             }
             ScriptAnswer::Queued { ahead, recheck, cooling, position } => {
                 self.subscriber.pending_grants.set_waiting(claim.id, sent, position);
@@ -258,10 +262,10 @@ impl RedisEngine {
             }
             ScriptAnswer::Busy { recheck, cooling } => {
                 // The claim was force released while it waited, or its position has expired.
-                let evicted = self.subscriber.pending_grants.is_force_released(claim.id, 0);
+                let force_released = self.subscriber.pending_grants.is_force_released(claim.id, 0);
                 expected.discard();
                 Ok(match cooling {
-                    _ if evicted => AcquireReply::ForceReleased,
+                    _ if force_released => AcquireReply::ForceReleased,
                     Some(left) => AcquireReply::CoolingDown { left },
                     None => AcquireReply::Busy { recheck_after: recheck },
                 })

@@ -66,7 +66,7 @@ impl LinkListener for Subscriber {
                     }
                     Some(Message::Recheck(claim)) => self.pending_grants.request_recheck(claim),
                     Some(Message::ForceReleased(claim, position, reason)) => {
-                        tracing::warn!(?claim, reason, "evicted");
+                        tracing::warn!(?claim, reason, "force released");
                         self.pending_grants.set_force_released(claim, position);
                         self.losses.report_lost(claim);
                     }

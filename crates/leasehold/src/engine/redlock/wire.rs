@@ -91,8 +91,8 @@ impl Scripts {
 
     /// All scripts, for a server to store.
     pub(super) fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
-        let Self { acquire: take, store_token: write, renew, release, force_release: evict, probe: touch } = self;
-        [take, write, renew, release, evict, touch].map(Arc::clone).to_vec()
+        let Self { acquire, store_token, renew, release, force_release, probe } = self;
+        [acquire, store_token, renew, release, force_release, probe].map(Arc::clone).to_vec()
     }
 }
 
@@ -114,11 +114,11 @@ impl NodeVote {
         let mut reader = Reader(bytes(answer)?);
         let kind = reader.bytes(1)?[0];
         let (last, clock) = (Token(reader.number(16)?), reader.number(16)?);
-        let mut abstains = None;
+        let mut cooling_down = None;
         let vote = match kind {
             b'N' => Vote::No { last_token: last },
             b'A' => {
-                abstains = Some(Duration::from_micros(reader.number(16)?));
+                cooling_down = Some(Duration::from_micros(reader.number(16)?));
                 Vote::CoolingDown
             }
             b'Y' => Vote::Yes {
@@ -128,7 +128,7 @@ impl NodeVote {
             },
             _ => return None,
         };
-        Some(Self { vote, clock: Some(clock), cooling_down: abstains })
+        Some(Self { vote, clock: Some(clock), cooling_down })
     }
 }
 

@@ -211,7 +211,7 @@ pub(super) async fn force_release(
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
             Err(other) => return Err(engine.request_error(error::into_cause(other.clone()))),
         };
-        tracing::info!(%name, ?claim, reason, "evicted");
+        tracing::info!(%name, ?claim, reason, "force released");
         delete_old_marks(engine, &session, &engine.mark_path(claim)).await;
         let force_release_token = fence::force_release_token(contender_view.token, others, fresh);
         return Ok(ForceReleaseOutcome::new(Some(contender_view), force_release_token));
@@ -264,7 +264,7 @@ pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Sessi
 /// Deletes a claim's mark. A later force release deletes what this leaves.
 pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     if let Err(cause) = session.client.delete(&engine.mark_path(claim), None).await {
-        tracing::debug!(%cause, ?claim, "the mark of an eviction could not be deleted");
+        tracing::debug!(%cause, ?claim, "the mark of a force release could not be deleted");
     }
 }
 

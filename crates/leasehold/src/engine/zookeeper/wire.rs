@@ -6,8 +6,8 @@
 //! | `<base>/<name>` | container | one lock; vanishes when unused for a while. Its data is the lock's name |
 //! | `<base>/%records` | persistent | all records; written to learn the leader's time. No lock's node has this name |
 //! | `<base>/%records/<name>` | persistent | one record: format number, line break, value; without data: removed |
-//! | `<base>/%evicted/<format>-<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
-//! | `<base>/%evicted/<format>-<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
+//! | `<base>/%force-released/<format>-<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
+//! | `<base>/%force-released/<format>-<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
 //! | `<base>/<name>/<format>-<claim>-<mode>-<owner>-<re-entry>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
 //!
 //! The names contain everything that decides, so that one list of them is enough. A node that begins
@@ -26,7 +26,7 @@ const NONE: &str = "0";
 pub const RECORDS: &str = "%records";
 
 /// The folder of the marks that force releases leave.
-pub const MARKS_FOLDER: &str = "%evicted";
+pub const MARKS_FOLDER: &str = "%force-released";
 
 /// A lock name as a node's name. Letters, digits and a few signs stay; every other byte becomes `%`
 /// and two hex digits. No two names get the same node, and no server refuses or reserves one.

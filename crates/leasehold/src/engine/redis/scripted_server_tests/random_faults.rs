@@ -119,7 +119,7 @@ async fn run_client(
             biased;
             reason = guard.lost() => {
                 let late = clock.now().duration_since(guard.deadline());
-                locked_checker().report.count(if reason == crate::LostReason::Expired { "expired" } else { "taken" });
+                locked_checker().report.count(if reason == crate::LostReason::Expired { "expired" } else { "revoked" });
                 if late > Duration::from_millis(2) {
                     locked_checker().report.violations.push(format!("{client} learned of its loss {late:?} late"));
                 }

@@ -67,8 +67,8 @@ impl SimulatedServer {
 
     fn lock(&mut self, key: &str, claim: ClaimId) -> &mut AcceptorState {
         self.claims.insert((key.to_owned(), claim));
-        let abstains_until = self.cool_down_until;
-        self.locks.entry(key.to_owned()).or_insert_with(|| AcceptorState::cooling_down(abstains_until))
+        let cool_down_until = self.cool_down_until;
+        self.locks.entry(key.to_owned()).or_insert_with(|| AcceptorState::cooling_down(cool_down_until))
     }
 
     /// Serves a request, and answers as a script does.
@@ -81,10 +81,10 @@ impl SimulatedServer {
             RequestKind::Acquire => {
                 count(self, "takes");
                 let (ask, guess) = (parse_ask(word(0), word(1), word(4)), Token(number(word(3))));
-                let abstains_until = self.cool_down_until;
+                let cool_down_until = self.cool_down_until;
                 let lock = self.lock(&request.keys[0], ask.claim);
                 let before = lock.last_token();
-                encode_vote(lock.acquire(time, ask, guess), (guess, before), (time, abstains_until), lock.last_token())
+                encode_vote(lock.acquire(time, ask, guess), (guess, before), (time, cool_down_until), lock.last_token())
             }
             RequestKind::StoreToken => {
                 count(self, "writes");

@@ -238,8 +238,8 @@ fn a_force_released_holder_learns_of_it_at_its_next_renewal() {
             world.clock.sleep(TRIP).await;
             let live = world.server(0).live_claims(world.clock.now());
             let start = world.clock.now();
-            let evicted = other.force_release(LOCK, live[0].1).await.unwrap();
-            let fence = evicted.fence_token.expect("a token");
+            let force_released = other.force_release(LOCK, live[0].1).await.unwrap();
+            let fence = force_released.fence_token.expect("a token");
             assert!(fence > guard.token());
             assert_eq!(guard.lost().await, LostReason::Revoked);
             assert!(world.clock.now().duration_since(start) <= TTL / 3 + TRIP);

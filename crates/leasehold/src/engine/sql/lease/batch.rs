@@ -502,13 +502,13 @@ fn swap<'a>(
     now: Instant,
     messages: &'a [(String, String)],
 ) -> Swap<'a> {
-    let Content { table, evictions } = content;
+    let Content { table, force_released_claims } = content;
     let ends = || {
         let contenders =
             table.holders.iter().chain(&table.waiters).map(|contender| (contender.ttl, contender.expires_at));
         // Notes of force releases count, too: otherwise the statement that acquires a free lock
         // would overwrite them.
-        contenders.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
+        contenders.chain(force_released_claims.iter().map(|claim| (claim.ttl, claim.until)))
     };
     let begins = |(ttl, until): &(Duration, Instant)| *until == now.saturating_add(*ttl);
     let max_new_ttl = ends().filter(begins).map(|(ttl, _)| ttl).max();
@@ -535,13 +535,13 @@ fn rebase_leases(mut content: Content, now: Instant, at: Instant) -> Content {
         let max_end = at.saturating_add(ttl);
         *until = if *until == now.saturating_add(ttl) { max_end } else { (*until).min(max_end) };
     };
-    let Content { table, evictions } = &mut content;
+    let Content { table, force_released_claims } = &mut content;
     for contender in table.holders.iter_mut().chain(&mut table.waiters) {
         rebase(&mut contender.expires_at, contender.ttl);
         contender.details.since.get_or_insert(at);
     }
-    for eviction in evictions.iter_mut() {
-        rebase(&mut eviction.until, eviction.ttl);
+    for claim in force_released_claims.iter_mut() {
+        rebase(&mut claim.until, claim.ttl);
     }
     content
 }

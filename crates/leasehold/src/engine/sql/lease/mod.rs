@@ -38,11 +38,12 @@
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
 //!   notifications, each client reads the versions of its rows five times a second (`version_poll`)
 //!   and reads every row that others have written.
-//! - **Force releases of unreachable clients.** The row keeps the latest evictions
-//!   ([`force_released_claims`](crate::logic::force_released_claims)), each for the claim's TTL. A
-//!   claim that is looked up or requested again finds its own there, and does not queue again. While the row keeps one, `busy`
-//!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
-//!   release that ends the evicted request removes its entry.
+//! - **Force releases of unreachable clients.** The row keeps the latest force-released
+//!   claims ([`force_released_claims`](crate::logic::force_released_claims)), each
+//!   for its TTL. A client that repeats such a claim finds it there, and does not queue it again.
+//!   While the row keeps one, `busy` has not passed, so an acquire does not overwrite the list: it
+//!   costs a read and a write more. The release that ends the force-released request removes its
+//!   entry.
 //! - **Local hand-offs** ([`local_hand_off`](crate::logic::local_hand_off)). They apply if the
 //!   next waiters belong to the holder's client, are exclusive, have no owner and have the holder's
 //!   TTL. The write that finds them reserves a token for each. They then hold the lock one after

@@ -157,7 +157,8 @@ impl WakeupSchedule {
         self.due.front().map(|(at, _)| *at)
     }
 
-    /// Takes the claims, at most [`MAX_CLAIMS_PER_STATEMENT`], whose wake-up locks are to be acquired now.
+    /// Takes the claims, at most [`MAX_CLAIMS_PER_STATEMENT`], whose wake-up locks are to be
+    /// acquired now.
     fn take_due(&mut self, now: Instant) -> Vec<ClaimId> {
         let mut claims = Vec::new();
         while claims.len() < MAX_CLAIMS_PER_STATEMENT && self.next_due().is_some_and(|at| at <= now) {
@@ -279,8 +280,8 @@ async fn sleep_until(clock: &Clock, at: Option<Instant>) {
     }
 }
 
-/// Calls an SQL function with the name of each claim's wake-up lock, up to [`MAX_CLAIMS_PER_STATEMENT`] in one
-/// statement. Returns the claims for which it did not return 1.
+/// Calls an SQL function with the name of each claim's wake-up lock, up to
+/// [`MAX_CLAIMS_PER_STATEMENT`] in one statement. Returns the claims for which it did not return 1.
 async fn call_for_each(
     connection: &mut Connection,
     clock: &Clock,

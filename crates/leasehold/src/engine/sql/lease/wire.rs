@@ -1,10 +1,11 @@
 //! Every statement on the lease table.
 //!
 //! `version` changes with every write, so that a write decided on an older version fails. `token`
-//! is the highest token granted. `busy` is the time until which the rest of the row counts: the last
-//! lease or queue position ends then, or the last eviction is dropped. It is zero if there is none of
-//! these. A later client sees that the lock is free without reading the rest, unless `format` is
-//! another number than ours. All times are microseconds of the database's clock.
+//! is the highest token granted. `busy` is the time until which the rest of the row counts: the
+//! last lease or queue position ends then, or the last note of a force release is dropped. It is
+//! zero if there is none of these. A later client sees that the lock is free without reading the
+//! rest, unless `format` is another number than ours. All times are microseconds of the database's
+//! clock.
 
 use super::super::Dialect;
 use super::super::connection::{Reply, Value};
@@ -47,7 +48,7 @@ pub(super) struct Swap<'a> {
     pub(super) name: &'a str,
     pub(super) version: i64,
     pub(super) token: u64,
-    /// When the last lease, position or eviction ends that does not begin now.
+    /// When the last lease, position or note of a force release ends that does not begin now.
     pub(super) busy: i64,
     /// The longest TTL of those that begin now, if there are any.
     pub(super) max_new_ttl: Option<i64>,
