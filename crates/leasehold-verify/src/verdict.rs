@@ -38,7 +38,7 @@ pub enum Guarantee {
     Load,
     /// A force-released holder is notified within a time bound, and the resource refuses its writes
     /// but no other holder's.
-    Eviction,
+    ForceRelease,
 }
 
 impl Guarantee {
@@ -57,7 +57,7 @@ impl Guarantee {
         Self::Leaks,
         Self::Deadlines,
         Self::Load,
-        Self::Eviction,
+        Self::ForceRelease,
     ];
 }
 

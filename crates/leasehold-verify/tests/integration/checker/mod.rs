@@ -2,8 +2,8 @@
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod availability;
-mod evictions;
 mod faults;
+mod force_releases;
 mod history_builder;
 mod holds;
 #[cfg(feature = "nightly")]
