@@ -199,7 +199,7 @@ pub struct Totals {
     pub lasted: RunNanos,
 }
 
-/// Whether the independent checker porcupine agrees with ours on the fenced registers.
+/// Whether the independent checker porcupine agrees with the built-in one on the fenced registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {

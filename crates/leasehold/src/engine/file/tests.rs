@@ -148,7 +148,7 @@ async fn a_folder_used_under_another_clock_is_refused() {
     fs::write(&clock, format!("{boot} 1\n")).unwrap();
     let error = Locks::open(&test_folder.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    // After a reboot no other process uses it yet: the file is replaced.
+    // The file is of an earlier boot, so no running process uses the folder: it is replaced.
     fs::write(&clock, "1 0 1\n").unwrap();
     drop(test_folder.open().await);
     assert_eq!(fs::read_to_string(&clock).unwrap(), used);

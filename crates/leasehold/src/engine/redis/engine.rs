@@ -150,7 +150,7 @@ impl RedisEngine {
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and
+    /// Runs one of the scripts on locks of one slot; `fill_command` adds their keys, and
     /// `add_arguments` the arguments before the run's.
     ///
     /// Strict mode has one more key. While the slot moves, that key and the locks may be on
@@ -345,7 +345,7 @@ fn parse_answer(answer: &Value, address: &Address) -> Result<ScriptAnswer> {
 
 fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
     let number = |at: usize| parts.get(at).and_then(wire::integer);
-    let recheck = |at| number(at).map(|us| u64::try_from(us).ok().map(Duration::from_micros));
+    let recheck = |at| number(at).map(|micros| u64::try_from(micros).ok().map(Duration::from_micros));
     let small = |at| number(at)?.try_into().ok();
     match number(0)? {
         // A heartbeat, and the short path, do not report a cool-down.

@@ -56,12 +56,12 @@ impl SimpleEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let script = |text: &str| CachedScript::new(text.to_owned());
-        let take = script(include_str!("scripts/simple_acquire.lua"));
-        let keep = script(include_str!("scripts/simple_renew.lua"));
-        let give = script(include_str!("scripts/simple_release.lua"));
+        let acquire = script(include_str!("scripts/simple_acquire.lua"));
+        let renew = script(include_str!("scripts/simple_renew.lua"));
+        let release = script(include_str!("scripts/simple_release.lua"));
         let listener = Arc::new(Subscriber::new(clock, "", None));
         let records = StoredRecords::new(format!("{}{RECORD_SEPARATOR}", config.prefix));
-        let locks = [&take, &keep, &give].map(Arc::clone);
+        let locks = [&acquire, &renew, &release].map(Arc::clone);
         let link_factory = LinkFactory {
             config: Arc::clone(&config),
             scripts: locks.into_iter().chain(records.scripts()).collect(),
@@ -76,9 +76,9 @@ impl SimpleEngine {
             clock: clock.clone(),
             nodes,
             subscriber: listener,
-            acquire: take,
-            renew: keep,
-            release: give,
+            acquire,
+            renew,
+            release,
             records,
         }))
     }

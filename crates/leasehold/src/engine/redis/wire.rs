@@ -409,7 +409,7 @@ pub struct ClaimRecord {
     pub claim: ClaimId,
     /// Zero for a waiter.
     pub token: Token,
-    /// When it expires, in us of the server's clock.
+    /// When it expires, in µs of the server's clock.
     pub expires_at: u64,
     /// The time and the order of its arrival or its grant.
     pub position: u64,

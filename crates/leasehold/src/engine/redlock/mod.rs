@@ -16,7 +16,7 @@
 //! - **Token.** A node stores a token only if it is higher than all tokens it stored before, and
 //!   only under a live claim. Two majorities share a node. There the later token was stored after
 //!   the earlier one, so it is higher. This needs no clock. The first round carries a *guess* of
-//!   the token: the fastest node's clock, in us, as far as the client knows it. If a majority
+//!   the token: the fastest node's clock, in µs, as far as the client knows it. If a majority
 //!   stored the guess, the lock is held after one round. Otherwise there is a second round: a
 //!   majority stores a token one above the highest that any node reported, before the lock counts
 //!   as held.

@@ -162,7 +162,7 @@ pub(super) fn parse_renewed(answer: &Value, count: usize) -> Option<Vec<Option<b
 pub(super) struct ClaimRecord {
     pub(super) claim: ClaimId,
     pub(super) token: Token,
-    /// When it expires, in us of the node's clock.
+    /// When it expires, in µs of the node's clock.
     pub(super) expires_at: u64,
     pub(super) contender: Contender,
 }
@@ -182,7 +182,7 @@ impl ClaimRecord {
 /// A lock, as one node stores it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredLock {
-    /// The node's time, in us.
+    /// The node's time, in µs.
     pub(super) now: u64,
     pub(super) last_token: Token,
     pub(super) records: Vec<ClaimRecord>,
@@ -215,7 +215,7 @@ impl StoredLock {
     }
 }
 
-/// The answer of `TIME`, in us.
+/// The answer of `TIME`, in µs.
 pub(super) fn parse_time(answer: &Value) -> Option<u64> {
     let Value::Array(parts) = answer else { return None };
     let [seconds, micros] = &parts[..] else { return None };

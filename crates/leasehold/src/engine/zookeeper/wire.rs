@@ -57,7 +57,7 @@ pub fn unescape_name(node: &str) -> Option<LockName> {
         }
     }
     let name = LockName::new(String::from_utf8(bytes).ok()?).ok()?;
-    // We would have written this name differently, so it is not ours.
+    // This library would have written this name differently, so it did not write it.
     (escape_name(name.as_str()) == node).then_some(name)
 }
 
@@ -112,7 +112,7 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
     let parsed = QueueNode { claim, mode, owner, reentry, sequence: seq.parse().ok()? };
-    // We would have written this name differently, so it is not ours.
+    // This library would have written this name differently, so it did not write it.
     (self::node_name(&parsed) == node).then_some(parsed)
 }
 
@@ -127,7 +127,8 @@ pub fn parse_node_names(nodes: &[String]) -> Result<Vec<QueueNode>> {
     }
 }
 
-/// The format number of a node, if it is another one than ours: up to three digits before a hyphen.
+/// The format number of a node, if it is another one than `FORMAT`: up to three digits before a
+/// hyphen.
 pub fn other_format(node: &str) -> Option<&str> {
     let (format, _) = node.split_once('-')?;
     let is_number = matches!(format.len(), 1..=3) && format.bytes().all(|byte| byte.is_ascii_digit());

@@ -24,8 +24,8 @@ if rec then
   settle()
 end
 close()
--- The client may miss the message: its next `look` reports the force release again. Only the last
--- hundred are kept, each for the claim's TTL.
+-- The client may miss the message: its next heartbeat reports the force release again. Only the
+-- last hundred are kept, each for the claim's TTL.
 if rec then
   local listed, recent = call('HGET', name, 'x') or '', {}
   for at = math.max(#listed - 99 * 32, 0) + 1, #listed, 32 do

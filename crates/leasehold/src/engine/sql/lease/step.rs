@@ -85,8 +85,8 @@ pub(super) struct Effects {
     pub(super) force_released: Vec<(ClaimId, Arc<str>)>,
     /// Holders with a release request, each with its client.
     pub(super) release_requested: Vec<(ClaimId, Arc<str>)>,
-    /// The first waiter, with its client, if it must read the row sooner than its last answer
-    /// stated, because the lock was handed off to a shorter lease.
+    /// The first waiter, with its client, if it must read the row earlier than its last reply
+    /// said: the lock was handed off to a holder with a shorter lease.
     pub(super) recheck_sooner: Option<(ClaimId, Arc<str>)>,
 }
 

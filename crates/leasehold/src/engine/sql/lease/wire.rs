@@ -4,8 +4,8 @@
 //! is the highest token granted. `busy` is the time until which the rest of the row counts: the
 //! last lease or queue position ends then, or the last note of a force release is dropped. It is
 //! zero if there is none of these. A later client sees that the lock is free without reading the
-//! rest, unless `format` is another number than ours. All times are microseconds of the database's
-//! clock.
+//! rest, unless `format` is another number than `FORMAT`. All times are microseconds of the
+//! database's clock.
 
 use super::super::Dialect;
 use super::super::connection::{Reply, Value};
@@ -221,7 +221,7 @@ fn mysql(table: &str) -> LeaseStatements {
     let is_free = format!("format = {FORMAT} AND busy <= VALUES(version) - ?");
     // Each assignment sees the results of those before it, so `busy` comes last. LAST_INSERT_ID
     // returns the time.
-    let take = format!(
+    let acquire = format!(
         "INSERT INTO {table} (name, version, token, busy, state, format) \
          VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}, {FORMAT}) ON DUPLICATE KEY UPDATE \
          state = IF({is_free}, \
@@ -239,7 +239,7 @@ fn mysql(table: &str) -> LeaseStatements {
     );
     LeaseStatements {
         dialect: Dialect::MySql,
-        acquire: take,
+        acquire,
         swap_and_notify: String::new(),
         swap,
         clear: format!(
@@ -266,7 +266,7 @@ fn postgres(table: &str) -> LeaseStatements {
     let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
-    let take = format!(
+    let acquire = format!(
         "INSERT INTO {table} AS l (name, version, token, busy, state, format) \
          SELECT $1, {CAME}, {CAME}, {CAME} + $2, {}, {FORMAT} FROM {} ON CONFLICT (name) DO UPDATE SET \
          version = {next}, token = {next}, busy = {next} + $2, \
@@ -290,7 +290,7 @@ fn postgres(table: &str) -> LeaseStatements {
     );
     LeaseStatements {
         dialect: Dialect::Postgres,
-        acquire: take,
+        acquire,
         swap: update,
         swap_and_notify: swap_loudly,
         clear: format!(
