@@ -23,8 +23,8 @@
 //!
 //! A case that does not apply to an engine checks instead that the engine rejects the unsupported
 //! calls.
-# ![allow(clippy::unwrap_used, clippy::expect_used, reason = "this is tests report failures by
-# panicking")] ![allow(clippy::missing_panics_doc, reason = "a case fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests report failures by panicking")]
+#![allow(clippy::missing_panics_doc, reason = "a case fails by panicking")]
 
 pub mod actor_process;
 pub mod cases;

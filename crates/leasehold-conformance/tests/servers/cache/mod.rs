@@ -1,5 +1,5 @@
 //! The cache on a real MariaDB and Redis. Gates order the steps of each race; textbook strategies
-//! run beside ours as controls.
+//! run beside leasehold's as controls.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod clock_set_back;

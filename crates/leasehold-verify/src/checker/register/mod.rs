@@ -202,7 +202,7 @@ fn compare_checkers(
             (Linearizability::Linearizable, PorcupineResult::Linearizable)
             | (Linearizability::NotLinearizable(_), PorcupineResult::NotLinearizable) => continue,
             (Linearizability::NotLinearizable(_), PorcupineResult::Linearizable) => {
-                "Our own checker finds no possible order of its operations, and porcupine finds one."
+                "The built-in checker finds no possible order of its operations, and porcupine finds one."
             }
             (_, PorcupineResult::NotLinearizable) => {
                 "porcupine finds no possible order of its operations, and the built-in checker does not agree."

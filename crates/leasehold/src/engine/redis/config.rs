@@ -86,7 +86,7 @@ impl fmt::Debug for Login {
 pub struct Tls {
     /// A PEM file with the certificates to trust instead of the system's.
     pub ca: Option<PathBuf>,
-    /// Our own certificate and its key, both PEM files.
+    /// This client's certificate and its key, both PEM files.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 

@@ -151,7 +151,7 @@ fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
         // The scripts refuse what is stored in another format before they write.
         "ERR" if let Some(found) = unknown_format(cause_text) => Error::unknown_format(found, FORMAT),
-        // Our scripts fail only on data that they did not write.
+        // The scripts fail only on data that they did not write.
         "ERR" if cause_text.contains("user_script:") => {
             Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))
                 .effect_unknown()
