@@ -1,10 +1,11 @@
 //! `protocol=simple`: the textbook lock, to share locks with other programs.
 //!
 //! A lock is one string key, acquired with `SET key value NX PX` and released by
-//! compare-and-delete. Its value is `<format>:<claim>:<token>`. Any other value is another holder. The key is the lock's name, after a prefix if there is one. The protocol has
-//! no queue, modes, owners or holder information, and refuses them. Waiters poll. Records have keys
-//! that no lock's name can be. A token is the server's time in microseconds at the grant, and rises
-//! as long as that clock does.
+//! compare-and-delete. Its value is `<format>:<claim>:<token>`. Any other value is another holder.
+//! The key is the lock's name, after a prefix if there is one. The protocol has no queue, modes,
+//! owners or holder information, and refuses them. Waiters poll. Records have keys that no lock's
+//! name can be. A token is the server's time in microseconds at the grant, and rises as long as that
+//! clock does.
 
 use std::sync::Arc;
 use std::time::Duration;
