@@ -347,7 +347,7 @@ mod tests {
             ("redis://h?tls=maybe", "`on` or `off`"),
             ("redis://h?ca=/x", "for TLS"),
             ("rediss://h?cert=/x", "belong together"),
-            ("redis://h?prefix={a}", "no braces"),
+            ("redis://h?prefix={a}", "without braces"),
             ("redis://h?strict=soon", "like 500ms"),
             ("redis://h?strict=25h", "one day"),
             ("redis://h?protocol=simple&strict=1s", "neither strict"),
