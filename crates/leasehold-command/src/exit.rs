@@ -84,7 +84,7 @@ impl Failure {
             "timeout",
             "conflict",
             "lost",
-            "evicted",
+            "force-released",
             "unsupported",
             "closed",
         ];

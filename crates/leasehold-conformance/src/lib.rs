@@ -23,7 +23,7 @@
 //!
 //! A case that does not apply to an engine checks instead that the engine rejects the unsupported
 //! calls.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "this is a test: what fails here is the finding")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests report failures by panicking")]
 #![allow(clippy::missing_panics_doc, reason = "a case fails by panicking")]
 
 pub mod actor_process;

@@ -105,7 +105,7 @@ pub(crate) fn remove_leftovers(pid_file: &Path) {
     remove_shared_memory(pid, owner.uid());
 }
 
-/// Removes the shared memory that the clock of a killed process has left: the process `pid` of our
+/// Removes the shared memory that the clock of a killed process has left: the process `pid` of this
 /// own user.
 pub(crate) fn remove_leftovers_of(pid: u32) {
     remove_shared_memory(pid, rustix::process::geteuid().as_raw());

@@ -59,7 +59,7 @@ impl VirtualLinks {
         command.stderr(Stdio::null());
         let mut namespace_process = Child::spawn("unshare", command)?;
         let (stdin, ready, _) = namespace_process.take_pipes();
-        // Before it prints a line, the process may still be in our namespace.
+        // Before it prints a line, the process may still be in the test's namespace.
         let mut line = [0];
         ready
             .map_or(Ok(()), |mut ready| ready.read_exact(&mut line))

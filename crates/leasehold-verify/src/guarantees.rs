@@ -88,7 +88,7 @@ const EXCEPTIONS: &[ExceptionRule] = &[
         assessment: not_guaranteed("a clock that jumps ahead ends leases early", "docs/verify.md#faults"),
     },
     ExceptionRule {
-        guarantees: &[Guarantee::Eviction],
+        guarantees: &[Guarantee::ForceRelease],
         applies: |terms| terms.has_fault(FaultKind::Ahead),
         assessment: not_guaranteed(
             "a clock that jumps ahead ends the lease of a holder that was not force-released, and its token may be refused",
@@ -222,7 +222,7 @@ pub fn required_guarantees(cell: Cell) -> Vec<Guarantee> {
         Guarantee::Fencing,
         Guarantee::Counter,
         Guarantee::Ticks,
-        Guarantee::Eviction,
+        Guarantee::ForceRelease,
     ];
     // With `memory:` all workers share one process and are stopped together, so no worker waits.
     let after_faults = cell.fault.filter(|_| cell.engine != LocalEngine::Memory).map(|_| Guarantee::Recovery);

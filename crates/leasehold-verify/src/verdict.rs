@@ -38,7 +38,7 @@ pub enum Guarantee {
     Load,
     /// A force-released holder is notified within a time bound, and the resource refuses its writes
     /// but no other holder's.
-    Eviction,
+    ForceRelease,
 }
 
 impl Guarantee {
@@ -57,7 +57,7 @@ impl Guarantee {
         Self::Leaks,
         Self::Deadlines,
         Self::Load,
-        Self::Eviction,
+        Self::ForceRelease,
     ];
 }
 
@@ -199,7 +199,7 @@ pub struct Totals {
     pub lasted: RunNanos,
 }
 
-/// Whether the independent checker porcupine agrees with ours on the fenced registers.
+/// Whether the independent checker porcupine agrees with the built-in one on the fenced registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {

@@ -1,7 +1,7 @@
 //! Tests every engine under every fault: ten histories of two hundred calls each, with fixed seeds,
 //! through all workloads, and two of a scheduled job. None may have a violation. Also runs the
 //! negative controls, in which the checker must find one.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

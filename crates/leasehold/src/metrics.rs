@@ -12,7 +12,7 @@
 //! | `leasehold_renew_total` | counter | `result`: renewed, held, lost, unknown | answers to renewals |
 //! | `leasehold_renew_seconds` | histogram | | duration of one batch of renewals |
 //! | `leasehold_lease_remaining_seconds` | gauge | | time left of the lease that ends first |
-//! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold, release-requested | guards that ended without a release |
+//! | `leasehold_lost_total` | counter | `reason`: expired, revoked, max-hold, release-requested | guards that ended without a release |
 //! | `leasehold_release_requested_total` | counter | | releases that operators requested |
 //! | `leasehold_release_total` | counter | `result`: released, lost, error | releases |
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |

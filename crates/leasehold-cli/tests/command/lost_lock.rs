@@ -75,7 +75,7 @@ fn on_lost_kill_sends_no_term() {
     assert_eq!(place.read("received"), "");
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let lost = ran.events().into_iter().find(|event| event["event"] == json!("lost")).unwrap();
-    assert_eq!(lost["reason"], json!("taken"));
+    assert_eq!(lost["reason"], json!("revoked"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub async fn the_holder_stops_before_another_is_granted(context: &TestContext) {
         let last = guard.deadline();
         assert!(last <= Clock::system().now());
         if let Some(granted) = granted {
-            assert!(last <= granted, "ours ended at {last:?}, the next one began at {granted:?}");
+            assert!(last <= granted, "the first lease ended at {last:?}, the next one began at {granted:?}");
         }
         let reason =
             tokio::time::timeout(TEST_TIMEOUT, loss).await.expect("the holder learns of the loss").expect("no panic");

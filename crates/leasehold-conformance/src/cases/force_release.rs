@@ -208,5 +208,5 @@ async fn is_notified(context: &TestContext, locks: &Locks, actor: &mut ActorProc
     assert_eq!(actor.release(&guard).await, reason);
     assert!(next.is_held());
     let _ = next.release().await.expect("a release");
-    reason == "taken"
+    reason == "revoked"
 }

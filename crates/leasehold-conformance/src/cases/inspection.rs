@@ -24,9 +24,12 @@ pub async fn shows_holders_and_waiters(context: &TestContext) {
     let view = locks.inspect("a").await.expect("a view");
     assert_eq!(view.name.as_str(), "a");
     let [holder] = &view.holders[..] else { panic!("one holder: {view:?}") };
-    let us = Holder::this_process();
-    assert_eq!((&holder.holder.host, holder.holder.pid), (&us.host, us.pid));
-    assert_eq!((&*holder.holder.program, &*holder.holder.description), (&*us.program, "the \u{1f511} holder"));
+    let this_process = Holder::this_process();
+    assert_eq!((&holder.holder.host, holder.holder.pid), (&this_process.host, this_process.pid));
+    assert_eq!(
+        (&*holder.holder.program, &*holder.holder.description),
+        (&*this_process.program, "the \u{1f511} holder")
+    );
     assert_eq!((holder.mode, holder.token), (Mode::Exclusive, Some(guard.token())));
     assert!(holder.remaining <= LONG_TTL && !holder.remaining.is_zero(), "{holder:?}");
     let texts: Vec<_> = view.waiters.iter().map(|waiter| waiter.holder.description.to_string()).collect();

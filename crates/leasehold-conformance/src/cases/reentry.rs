@@ -119,8 +119,8 @@ pub async fn the_same_owner_re_enters_from_another_process(context: &TestContext
     let locks = context.open_locks().await;
     let mut actor = context.spawn_actor(LONG_TTL).await;
     let outer = locks.mutex("a").owner(&Owner::named("job")).lock().await.expect("a lock");
-    let stranger = LockRequest { guard: "stranger".to_owned(), wait_ms: Some(0), ..LockRequest::exclusive("a") };
-    actor.send(&ActorCommand::Lock(stranger)).await;
+    let other_owner = LockRequest { guard: "other-owner".to_owned(), wait_ms: Some(0), ..LockRequest::exclusive("a") };
+    actor.send(&ActorCommand::Lock(other_owner)).await;
     actor
         .wait_for_report("a busy report", |report| {
             matches!(report, crate::protocol::ActorReport::Busy { .. }).then_some(())

@@ -3,7 +3,7 @@
 //!
 //! `cargo test --workspace` builds them. With `-p leasehold-conformance`, run [`BUILD_COMMAND`]
 //! first.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The flash-sale example on real servers. Without a lock it oversells; with each technique it
 //! sells exactly the stock.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 #[path = "../../../../examples/flash_sale/database.rs"]
 mod database;

@@ -3,7 +3,7 @@
 //!
 //! Each host is one call from the system's cron and keeps no state. The test moves the server's
 //! clock past a tick and past the cool-down.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};

@@ -1,6 +1,6 @@
 //! `redis:` renews many leases in groups. Each group outlasts its TTL, and the loss of one lease is
 //! still detected.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::{Guard, Locks, LostReason, ReleaseOutcome};

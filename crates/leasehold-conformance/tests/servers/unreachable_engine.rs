@@ -1,6 +1,6 @@
 //! Programs that start while their engine is briefly unreachable, for example during a server
 //! restart.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
 //! The suite on `file:`, each instance in its own folder.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use leasehold_conformance::{Instance, Subject, suite};
 

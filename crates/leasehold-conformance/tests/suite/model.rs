@@ -1,5 +1,5 @@
 //! The comparison with the model, on a manual clock and on engines with known flaws.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

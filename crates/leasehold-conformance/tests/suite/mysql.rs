@@ -1,6 +1,6 @@
 //! The suite on `mysql:`, the lease table: one server for all cases, each instance with its own
 //! table.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

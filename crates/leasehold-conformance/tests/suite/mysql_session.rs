@@ -1,6 +1,6 @@
 //! The suite on `mysql:…?technique=session`, on the server of the lease table's suite, each
 //! instance with its own tables.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

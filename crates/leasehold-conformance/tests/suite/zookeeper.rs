@@ -1,5 +1,5 @@
 //! The suite on `zookeeper:`: one server for all cases, each instance with its own folder.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

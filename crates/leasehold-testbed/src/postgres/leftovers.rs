@@ -1,5 +1,5 @@
 //! A killed PostgreSQL leaves a small System V shared memory segment, of which a system allows only
-//! some thousand. Its next start would remove it; without a next start, we do.
+//! some thousand. Its next start would remove it; without a next start, this module does.
 
 use std::{
     fs,

@@ -70,7 +70,7 @@ fn has_listener_open(pid: Pid, listeners: &[Listener]) -> bool {
             listeners.iter().any(is)
         }),
         // Root in a container may not inspect another user's process: then it counts if its user
-        // opened the socket. A process of our own user can be inspected, except for a moment while
+        // opened the socket. A process of the same user can be inspected, except for a moment while
         // it starts.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::metadata(format!("/proc/{pid}"))
             .is_ok_and(|process| {

@@ -5,9 +5,9 @@
 //!
 //! - It ends. Dropping the [`Server`] kills it, also during a panic. The kernel kills it when the
 //!   test process dies for any reason.
-//! - It is ours. Its port stays reserved from before the start until the drop. It counts as ready
-//!   only when the process that we started listens there. Signals go only to children that have not
-//!   been reaped, whose process ids cannot be reused.
+//! - It is the test's own. Its port stays reserved from before the start until the drop. It counts
+//!   as ready only when the started process listens there. Signals go only to children that have
+//!   not been reaped, whose process ids cannot be reused.
 //! - It is real: the installed binary, its real files, its real exit.
 //!
 //! A killed test process leaves its servers' folders in the temporary folder.

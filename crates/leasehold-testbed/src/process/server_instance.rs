@@ -121,7 +121,7 @@ impl ServerInstance {
         })
     }
 
-    /// Checks once whether our own process listens on the port and responds.
+    /// Checks once whether the started process listens on the port and responds.
     async fn probe_own_process(&self, pid: Pid) -> std::result::Result<(), String> {
         listener::check_listener_is_ours(pid, self.workspace.port())?;
         match timeout(PROBE_TIMEOUT, self.spec.probe(&self.workspace)).await {

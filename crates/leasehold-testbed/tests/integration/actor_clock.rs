@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a test: what fails here is the finding"
+    reason = "tests report failures by panicking"
 )]
 
 use std::{

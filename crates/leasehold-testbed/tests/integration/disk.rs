@@ -1,5 +1,5 @@
 //! [`Disk`]: a small disk that is filled up. Without root, creating one is an error that says so.
-#![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::unwrap_used, reason = "tests report failures by panicking")]
 
 use std::{fs, io};
 

@@ -69,7 +69,7 @@ async fn a_stolen_port_is_replaced_and_the_thief_is_never_taken_for_the_server()
     let mut client = RespClient::connect(server.addr()).await.unwrap();
     let Reply::Bulk(info) = client.command(&["INFO", "server"]).await.unwrap() else { panic!("no INFO") };
     let pid = format!("process_id:{}\r\n", server.pid().unwrap());
-    assert!(info.contains(&pid), "the server that answers is ours: {info}");
+    assert!(info.contains(&pid), "the server that answers is the started one: {info}");
 
     // The control: a start that accepts any reply would have taken the other listener for the
     // server.

@@ -104,7 +104,7 @@ async fn a_killed_test_process_leaves_nothing_running() {
     let mut victim = Command::new(env::current_exe().unwrap())
         .args(["--exact", "process_cleanup::a_killed_test_process_leaves_nothing_running"])
         .env(REPORT_VARIABLE, &report)
-        // The killed process cannot remove its server's folder; it is removed with ours.
+        // The killed process cannot remove its server's folder; it is removed with this test's.
         .env("TMPDIR", folder.path())
         .stdout(std::process::Stdio::null())
         .spawn()

@@ -1,5 +1,5 @@
 //! Silenced connections, duplicated requests, and replacements in replies.
-#![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::unwrap_used, reason = "tests report failures by panicking")]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! A Redis whose wall clock a test sets.
-#![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::unwrap_used, reason = "tests report failures by panicking")]
 
 use std::path::Path;
 

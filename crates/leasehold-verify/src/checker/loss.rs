@@ -41,7 +41,7 @@ pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
             }
             // A shared holder conflicts only with exclusive ones.
             let others = if hold.mode == Mode::Exclusive { holds } else { &exclusive_holds };
-            // The eviction check covers the notification of force-released holders.
+            // The force-release check covers the notification of force-released holders.
             let must_be_first = timeline.header.exclusion && hold.force_released_at.is_none();
             let overtaken =
                 must_be_first && check_notified_before_next_grant(timeline, hold, lost, deadline, others, &mut log);

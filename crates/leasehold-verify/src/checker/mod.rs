@@ -23,14 +23,14 @@
 //! | recovery | the lock is granted again within a bound after each fault | only where a worker waited in time and no other fault was near |
 //! | leaks | no lock or waiter is left at the end | checked after all workers had ended |
 //! | deadlines | every call ends within a second of its deadline | the time in which its worker did not run is added |
-//! | eviction | a force-released holder is notified within half a second; the returned fence token is above its own token, and below that of every remaining holder and of the next one | a stopped worker, or one whose engine was disturbed, cannot be notified |
+//! | force release | a force-released holder is notified within half a second; the returned fence token is above its own token, and below that of every remaining holder and of the next one | a stopped worker, or one whose engine was disturbed, cannot be notified |
 //! | load | while a server refuses writes, each client opens at most ten connections, and ten more each second | the proxies in front of the servers count the connections |
 
 mod availability;
 mod counter;
 mod deadlines;
-mod eviction;
 mod exclusion;
+mod force_release;
 mod format;
 mod leaks;
 mod load;
@@ -103,7 +103,7 @@ pub fn check_with(events: &[Event], options: CheckOptions) -> Verdict {
         leaks::check(&timeline),
         deadlines::check(&timeline),
         load::check(&timeline),
-        eviction::check(&timeline),
+        force_release::check(&timeline),
     ];
     let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for mut result in results {

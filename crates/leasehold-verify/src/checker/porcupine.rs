@@ -82,7 +82,7 @@ pub(crate) fn check(ops: &[RegisterOp<'_>], register_count: usize) -> PorcupineR
     let mut holders: Vec<_> = ops.iter().map(|op| op.holder).collect();
     holders.sort_unstable();
     holders.dedup();
-    // Only the order of the times matters; porcupine's times are narrower than ours.
+    // Only the order of the times matters; porcupine's times are narrower than the history's.
     let mut times: Vec<RunNanos> = ops.iter().flat_map(|op| [op.began_at, op.ended_at]).collect();
     times.sort_unstable();
     times.dedup();

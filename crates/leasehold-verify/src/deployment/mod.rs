@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Deployment::start`] | our own real servers ([`LocalEngine`]): every fault that the engine can have |
+//! | [`Deployment::start`] | real servers that the run starts ([`LocalEngine`]): every fault that the engine can have |
 //! | [`Deployment::remote`] | the user's servers: proxies before them, and never a fault on them |
 //!
 //! Proxies between the workers and the servers, one per server, cause the faults of the network:
@@ -447,7 +447,7 @@ impl Deployment {
     /// # Errors
     /// If a server does not respond.
     pub async fn leftover_sessions(&self) -> Result<Vec<(String, String)>, RunError> {
-        // With `ahead`, half of the connections pass no data, and our proxies keep them open.
+        // With `ahead`, half of the connections pass no data, and the proxies keep them open.
         if self.options.has_fault(FaultKind::Ahead) { Ok(Vec::new()) } else { self.servers.client_sessions().await }
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Network {
     /// the workers have no namespace of their own.
     links: Option<VirtualLinks>,
     /// Proxies in front of the servers that tell clients the others' addresses, such as Sentinels:
-    /// they replace those addresses by our proxies'. No fault hits them.
+    /// they replace those addresses by the proxies'. No fault hits them.
     discovery_proxies: Vec<Proxy>,
     /// Whether the servers vote, so that the engine works while a minority is unreachable.
     has_quorum: bool,
@@ -98,7 +98,7 @@ impl Network {
     }
 
     /// Starts proxies in front of the servers that tell clients the addresses of `servers`. They
-    /// replace these addresses, so that clients connect to our proxies.
+    /// replace these addresses, so that clients connect to the proxies.
     pub(super) async fn add_discovery_proxies(
         &mut self,
         discovery_servers: &[SocketAddr],
@@ -115,7 +115,7 @@ impl Network {
         Ok(())
     }
 
-    /// Replaces, in the replies of these servers, each other's addresses by our proxies', for
+    /// Replaces, in the replies of these servers, each other's addresses by the proxies', for
     /// servers that redirect clients to each other. Only whole addresses are replaced, as `MOVED`,
     /// `ASK` and `CLUSTER SLOTS` write them, because the digits of a port may also be part of a
     /// token.

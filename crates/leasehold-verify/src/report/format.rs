@@ -73,7 +73,7 @@ pub(crate) fn guarantee_name(guarantee: Guarantee) -> &'static str {
         Guarantee::Leaks => "leaks",
         Guarantee::Deadlines => "deadlines",
         Guarantee::Load => "load",
-        Guarantee::Eviction => "eviction",
+        Guarantee::ForceRelease => "force release",
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn guarantee_description(guarantee: Guarantee) -> &'static str {
         Guarantee::Leaks => "No lock is held or awaited after all workers have ended.",
         Guarantee::Deadlines => "Every call ends at most a second after its deadline.",
         Guarantee::Load => "Clients of a server that refuses writes do not reconnect in a tight loop.",
-        Guarantee::Eviction => {
+        Guarantee::ForceRelease => {
             "A force-released holder is notified within a time bound and fenced off, and no other holder is."
         }
     }

@@ -20,13 +20,13 @@ pub enum NegativeControl {
     EmptyNodes,
     /// Holders decide by the wall clock, which is set back, whether they still hold the lock.
     WallClock,
-    /// The Redis server may evict locks when its memory is full.
-    Eviction,
+    /// The Redis server may evict lock keys when its memory is full.
+    KeyEviction,
 }
 
 impl NegativeControl {
     /// Every negative control.
-    pub const ALL: [Self; 5] = [Self::NoFencing, Self::PlainSet, Self::EmptyNodes, Self::WallClock, Self::Eviction];
+    pub const ALL: [Self; 5] = [Self::NoFencing, Self::PlainSet, Self::EmptyNodes, Self::WallClock, Self::KeyEviction];
 
     /// The negative control for a run with this engine, workload and faults.
     ///
@@ -47,7 +47,7 @@ impl NegativeControl {
         match target {
             _ if replaced && only(FaultKind::Failover) => Ok(Self::PlainSet),
             _ if redis && only(FaultKind::Clock) => Ok(Self::WallClock),
-            _ if redis && only(FaultKind::Evict) => Ok(Self::Eviction),
+            _ if redis && only(FaultKind::Evict) => Ok(Self::KeyEviction),
             EngineTarget::Local(LocalEngine::Redlock) if only(FaultKind::Wipe) => Ok(Self::EmptyNodes),
             _ => Err(Self::list_controls()),
         }
@@ -73,7 +73,7 @@ impl NegativeControl {
             Self::PlainSet => (LocalEngine::RedisSentinel, Workload::Mutex, FaultKind::Failover),
             Self::EmptyNodes => (LocalEngine::Redlock, Workload::Mutex, FaultKind::Wipe),
             Self::WallClock => (LocalEngine::Redis, Workload::Mutex, FaultKind::Clock),
-            Self::Eviction => (LocalEngine::Redis, Workload::Mutex, FaultKind::Evict),
+            Self::KeyEviction => (LocalEngine::Redis, Workload::Mutex, FaultKind::Evict),
         }
     }
 
@@ -92,13 +92,13 @@ impl NegativeControl {
             Self::PlainSet => "plain SET NX PX, and a replica without the key replaces the master",
             Self::EmptyNodes => "Redlock's nodes restart empty and vote again at once",
             Self::WallClock => "holders use the wall clock to decide whether they hold",
-            Self::Eviction => "the server may evict locks when its memory is full",
+            Self::KeyEviction => "the server may evict locks when its memory is full",
         }
     }
 
     /// Whether the servers run without their safeguard; otherwise the workers or the resource do.
     pub(super) fn misconfigures_servers(self) -> bool {
-        matches!(self, Self::PlainSet | Self::EmptyNodes | Self::Eviction)
+        matches!(self, Self::PlainSet | Self::EmptyNodes | Self::KeyEviction)
     }
 
     /// Whether a fault of this kind hits the workers instead of the servers.
@@ -112,14 +112,14 @@ impl NegativeControl {
         match self {
             Self::NoFencing => None,
             Self::WallClock => Some(ttl * 2),
-            Self::PlainSet | Self::EmptyNodes | Self::Eviction => Some(ttl * 9 / 10),
+            Self::PlainSet | Self::EmptyNodes | Self::KeyEviction => Some(ttl * 9 / 10),
         }
     }
 
     /// The TTL that leaves enough time for the violation; `None`: the engine's default.
     pub(super) fn required_ttl(self) -> Option<Duration> {
         match self {
-            Self::Eviction => Some(Duration::from_secs(2)),
+            Self::KeyEviction => Some(Duration::from_secs(2)),
             // The servers must be back, or replaced, and must have granted the lock to others long
             // before the TTL ends.
             Self::EmptyNodes => Some(Duration::from_secs(9)),
@@ -147,7 +147,7 @@ impl NegativeControl {
             // Many: in some faults no other worker writes before the stopped holder continues.
             Self::NoFencing => (300, 6),
             // Many faults: in some, no other worker acquires the lock before the holder checks it.
-            Self::Eviction => (60, 6),
+            Self::KeyEviction => (60, 6),
             // Several faults: a slow machine may restart or replace the servers only after the
             // leases have expired.
             Self::PlainSet | Self::EmptyNodes => (20, 3),

@@ -32,7 +32,10 @@ pub const REMOTE_TTL: Duration = Duration::from_secs(3);
 /// The TTL of the client that inspects locks: it gives up an inspection after a third of it.
 const INSPECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The name prefix of anchor locks, which a lane holds during the whole run.
+/// The name prefix of anchor locks. A lane is one of the workers that run at once; when a worker is
+/// killed, its replacement continues the lane. Each lane holds one anchor lock on every server that
+/// keeps locks, during the whole run. The anchor locks show whether a fault of one server loses
+/// locks on the others.
 const ANCHOR_PREFIX: &str = "verify:anchor:";
 
 /// How long an inspection is retried at servers that were not started here.
@@ -181,12 +184,12 @@ impl Conductor {
     /// Opens a client that inspects locks. At servers that were started here it retries, because
     /// they may still be recovering from the last run's fault.
     async fn open_inspector(&self) -> Result<Locks, RunError> {
-        let ours = self.has_own_servers();
+        let has_own_servers = self.has_own_servers();
         let give_up = tokio::time::Instant::now() + self.inspection_timeout();
         loop {
             match Locks::builder().ttl(INSPECTION_TIMEOUT).open(self.deployment.direct_url()).await {
                 Ok(locks) => return Ok(locks),
-                Err(error) if ours && error.is_retryable() && tokio::time::Instant::now() < give_up => {}
+                Err(error) if has_own_servers && error.is_retryable() && tokio::time::Instant::now() < give_up => {}
                 Err(error) => return Err(run_error_of(error)),
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
@@ -336,9 +339,12 @@ impl Conductor {
             let mut inspection_error = None;
             for lock in locks {
                 match inspector.inspect(lock).await {
-                    Ok(view) => left.extend(view.holders.iter().chain(&view.waiters).map(|party| {
-                        let what = if party.token.is_some() { "held by" } else { "waited for by" };
-                        (lock.clone(), format!("{what} process {} ({})", party.holder.pid, party.holder.description))
+                    Ok(view) => left.extend(view.holders.iter().chain(&view.waiters).map(|contender| {
+                        let what = if contender.token.is_some() { "held by" } else { "waited for by" };
+                        (
+                            lock.clone(),
+                            format!("{what} process {} ({})", contender.holder.pid, contender.holder.description),
+                        )
                     })),
                     Err(error) => inspection_error = Some(run_error_of(error)),
                 }
@@ -405,8 +411,8 @@ async fn refuse_foreign_clients(inspector: &Locks, locks: &[String], timeout: Du
             }
             tokio::time::sleep(INSPECTION_RETRY_PAUSE).await;
         };
-        if let Some(party) = view.holders.first().or(view.waiters.first()) {
-            let (host, pid) = (&party.holder.host, party.holder.pid);
+        if let Some(contender) = view.holders.first().or(view.waiters.first()) {
+            let (host, pid) = (&contender.holder.host, contender.holder.pid);
             return Err(RunError::new(format!(
                 "process {pid} on {host} holds or awaits the lock {lock:?}: another test run with this seed is active, or was just killed. Wait until it ends and its leases expire, or choose another --seed"
             )));

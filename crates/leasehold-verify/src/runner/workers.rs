@@ -297,7 +297,7 @@ fn thread_states(pid: u32) -> String {
     lines.join("\n")
 }
 
-/// Answers the sender of a command if it was carried out. Otherwise dropping `done` tells it that
+/// Answers the sender of a command if it was carried out. Otherwise dropping `done` informs it that
 /// the process has ended.
 fn acknowledge(done: oneshot::Sender<()>, is_done: bool) {
     if is_done {

@@ -57,7 +57,7 @@ impl LockBackend {
     pub(super) async fn lists_waiter(&self, lock: &str, description: &str) -> bool {
         let Self::Leasehold(locks) = self else { return false };
         let Ok(view) = locks.inspect(lock).await else { return false };
-        view.waiters.iter().any(|party| &*party.holder.description == description)
+        view.waiters.iter().any(|contender| &*contender.holder.description == description)
     }
 }
 
@@ -91,21 +91,22 @@ impl LockBackend {
             return (Vec::new(), Vec::new());
         }
         let Ok(view) = locks.inspect(lock).await else { return (Vec::new(), Vec::new()) };
-        let observe = |party: &leasehold::engine::ContenderView| {
-            let hold = party
+        let observe = |contender: &leasehold::engine::ContenderView| {
+            let hold = contender
                 .holder
                 .description
                 .strip_prefix(DESCRIPTION_PREFIX)
                 .and_then(|op| OpId::from_str_radix(op, 16).ok());
             ObservedContender {
-                claim: party.claim,
-                token: party.token.map_or(0, |token| token.0),
+                claim: contender.claim,
+                token: contender.token.map_or(0, |token| token.0),
                 hold,
-                age: party.age,
+                age: contender.age,
             }
         };
-        let holders = view.holders.iter().filter(|party| party.token.is_some()).map(observe).collect();
-        let waiters = view.waiters.iter().map(|party| ObservedContender { token: 0, ..observe(party) }).collect();
+        let holders = view.holders.iter().filter(|contender| contender.token.is_some()).map(observe).collect();
+        let waiters =
+            view.waiters.iter().map(|contender| ObservedContender { token: 0, ..observe(contender) }).collect();
         (holders, waiters)
     }
 

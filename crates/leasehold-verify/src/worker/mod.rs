@@ -157,9 +157,9 @@ async fn record_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) 
     let mut left = 0;
     for name in names {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
-        for party in view.holders.iter().chain(&view.waiters) {
+        for contender in view.holders.iter().chain(&view.waiters) {
             left += 1;
-            let what = format!("{} is still there", party.holder.description);
+            let what = format!("{} is still there", contender.holder.description);
             recorder.write(&Event::Leftover { t: recorder.now(), lock: name.clone(), what });
         }
     }

@@ -1,5 +1,5 @@
 //! Tests the command `leasehold verify`, run as a user runs it.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -2,7 +2,7 @@
 //! that the checker must detect. Exceeded time bounds are only reported.
 //!
 //! `histories.rs` runs every engine under every fault, many times.
-#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

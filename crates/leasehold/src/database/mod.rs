@@ -172,7 +172,8 @@ pub trait IntoValue<V> {
     fn into_value(self) -> V;
 }
 
-/// The client library's error behind an error of ours; it can be downcast to the library's type.
+/// The client library's error behind an error of this library; it can be downcast to the library's
+/// type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) use self::sealed::StatementError;

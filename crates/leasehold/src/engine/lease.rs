@@ -40,7 +40,7 @@ impl LostReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
-            Self::Revoked => "taken",
+            Self::Revoked => "revoked",
             Self::MaxHold => "max-hold",
             Self::ReleaseRequested => "release-requested",
         }

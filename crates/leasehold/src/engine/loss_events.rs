@@ -1,4 +1,4 @@
-//! Losses that an engine reports by itself, without being asked by a renewal.
+//! Losses that an engine reports without a renewal that asks for them.
 
 use std::sync::{Mutex, PoisonError};
 

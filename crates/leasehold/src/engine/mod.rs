@@ -375,7 +375,7 @@ impl LockView {
     }
 }
 
-/// The result of an eviction.
+/// The result of a force release.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How many of the server's connections are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionUsage {
-    /// The connections in use, including our own.
+    /// The connections in use, including this client's.
     pub used: u64,
     /// The server's limit.
     pub limit: u64,

@@ -111,12 +111,12 @@ mod tests {
         fn the_holders_deadline_comes_before_another_grant(
             sent in instant(), delay in 0u64..1 << 40, ttl in ttl(), rate_ppm in 0u32..10_000,
         ) {
-            // The engine starts counting `delay` after we sent the request, on a clock that runs up
-            // to 1 % fast.
+            // The engine starts counting `delay` after this client sent the request, on a clock
+            // that runs up to 1 % fast.
             let fast = Duration::from_nanos((ttl.as_nanos() * 1_000_000 / u128::from(1_000_000 + rate_ppm)) as u64);
             let granted_to_another = sent.saturating_add(Duration::from_nanos(delay)).saturating_add(fast);
-            let ours = deadline(sent.saturating_add(ttl), Drift::REMOTE, ttl, Instant::NEVER);
-            prop_assert!(ours < granted_to_another);
+            let own_deadline = deadline(sent.saturating_add(ttl), Drift::REMOTE, ttl, Instant::NEVER);
+            prop_assert!(own_deadline < granted_to_another);
         }
 
         #[test]

@@ -62,9 +62,10 @@ pub enum HandOffState {
 }
 
 impl ReservedTokens {
-    /// Reserves one token per claim of ours that may hold the lock next. They are above `last`, the
-    /// highest token in the engine's state, which is raised to the highest reserved token. Tokens
-    /// that `hand_off` has left over are used first, if no other client has used tokens since.
+    /// Reserves one token per claim of this client that may hold the lock next. They are above
+    /// `last`, the highest token in the engine's state, which is raised to the highest reserved
+    /// token. Tokens that `hand_off` has left over are used first, if no other client has used
+    /// tokens since.
     pub fn reserve<N>(
         hand_off: Option<&LocalHandOff>,
         table: &LockTable<N>,
@@ -125,8 +126,8 @@ impl LocalHandOff {
 
     /// Hands the lock off from the claim `from`, which releases it, to the next waiter. Returns
     /// that claim, its token, and the end of its lease. `None`: the engine must release `from`,
-    /// because the next waiter is not ours or not `is_ready`, too little of the lease is left, or
-    /// hand-offs are stopped.
+    /// because the next waiter is another client's or not `is_ready`, too little of the lease is
+    /// left, or hand-offs are stopped.
     pub fn hand_off(
         &mut self,
         from: ClaimId,

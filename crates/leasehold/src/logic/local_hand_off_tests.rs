@@ -6,10 +6,10 @@ use super::super::table::Verdict;
 use super::*;
 
 const TTL: Duration = Duration::from_secs(9);
-/// The `details` of a claim of our process.
-const US: u8 = 0;
+/// The `details` of a claim of this process.
+const THIS_PROCESS: u8 = 0;
 /// The `details` of a claim of another process.
-const THEM: u8 = 1;
+const OTHER_PROCESS: u8 = 1;
 
 fn contender(id: u128, whose: u8) -> Contender<u8> {
     Contender {
@@ -28,8 +28,8 @@ fn at(seconds: u64) -> Instant {
     Instant::default().saturating_add(Duration::from_secs(seconds))
 }
 
-/// A lock that claim 1 holds, with these waiters behind it: ids up to 9 are ours, those above are
-/// of another process. Also returns the last token.
+/// A lock that claim 1 holds, with these waiters behind it: ids up to 9 are of this process,
+/// those above of another one. Also returns the last token.
 fn lock_with_waiters(waiters: &[u128]) -> (LockTable<u8>, u64) {
     let (mut table, mut last) = (LockTable::default(), 0);
     for id in [&[1], waiters].concat() {
@@ -37,19 +37,19 @@ fn lock_with_waiters(waiters: &[u128]) -> (LockTable<u8>, u64) {
             last += 1;
             Token(last)
         };
-        table.attempt(contender(id, if id < 10 { US } else { THEM }), true, at(1), &mut token);
+        table.attempt(contender(id, if id < 10 { THIS_PROCESS } else { OTHER_PROCESS }), true, at(1), &mut token);
     }
     (table, last)
 }
 
-fn ours(contender: &Contender<u8>) -> bool {
-    contender.details == US
+fn is_of_this_process(contender: &Contender<u8>) -> bool {
+    contender.details == THIS_PROCESS
 }
 
 /// The local hand-offs at a lock with this state, with tokens reserved above `last`.
 fn hand_off(table: &LockTable<u8>, last: &mut u64) -> Option<LocalHandOff> {
-    let tokens = ReservedTokens::reserve(None, table, ours, last);
-    LocalHandOff::rebuild(None, table, ours, tokens, |until| until)
+    let tokens = ReservedTokens::reserve(None, table, is_of_this_process, last);
+    LocalHandOff::rebuild(None, table, is_of_this_process, tokens, |until| until)
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_shared_or_re_entrant_holder_hands_off_to_no_claim() {
     for change in [
         |contender: &mut Contender<u8>| contender.mode = Mode::Shared,
         |contender: &mut Contender<u8>| contender.owner = Some(crate::types::Owner::from_bits(1)),
-        |contender: &mut Contender<u8>| contender.details = THEM,
+        |contender: &mut Contender<u8>| contender.details = OTHER_PROCESS,
     ] {
         let (mut table, mut last) = lock_with_waiters(&[2]);
         change(&mut table.holders[0]);
@@ -102,7 +102,7 @@ fn a_shared_or_re_entrant_holder_hands_off_to_no_claim() {
     assert_eq!(hand_off.hand_off(ClaimId::from_bits(1), at(1), |_| true), None, "another TTL");
 }
 
-/// The store, our process with its local hand-offs, and another process that works on the store
+/// The store, this process with its local hand-offs, and another process that works on the store
 /// directly.
 #[derive(Debug, Default)]
 struct World {
@@ -112,28 +112,28 @@ struct World {
     version: u64,
     next_claim: u128,
     hand_off: Option<LocalHandOff>,
-    /// Requests of our process that are not written yet.
+    /// Requests of this process that are not written yet.
     pending_requests: Vec<Request>,
     write_in_flight: Option<WriteInFlight>,
-    /// The claim of our process that believes to hold the lock, its token, and until when.
+    /// The claim of this process that believes to hold the lock, its token, and until when.
     holding: Option<(ClaimId, Token, Instant)>,
-    /// The claims of our process that believe to wait.
+    /// The claims of this process that believe to wait.
     waiting: BTreeSet<ClaimId>,
     /// All granted tokens, in the order of the grants.
     granted_tokens: Vec<u64>,
     known_grants: BTreeSet<(ClaimId, Token)>,
-    /// The highest token that our process sent in a write.
+    /// The highest token that this process sent in a write.
     highest_sent: u64,
 }
 
-/// A request of our process.
+/// A request of this process.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Join(ClaimId),
     Leave(ClaimId),
 }
 
-/// A write of our process that has not arrived at the store yet.
+/// A write of this process that has not arrived at the store yet.
 #[derive(Debug)]
 struct WriteInFlight {
     expected_version: u64,
@@ -147,11 +147,11 @@ struct WriteInFlight {
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// A new claim of our process requests the lock.
+    /// A new claim of this process requests the lock.
     Join,
-    /// The claim of our process that holds the lock releases it.
+    /// The claim of this process that holds the lock releases it.
     Leave,
-    /// Our process sends its pending requests in a write.
+    /// This process sends its pending requests in a write.
     Send,
     /// The write succeeds or fails, and its reply arrives or is lost.
     Arrive {
@@ -245,7 +245,8 @@ impl World {
             Action::OthersJoin => {
                 let claim = self.claim();
                 self.apply_for_others(|table, mut token| {
-                    let (verdict, mut granted) = table.attempt(contender(claim.bits(), THEM), true, now, &mut token);
+                    let (verdict, mut granted) =
+                        table.attempt(contender(claim.bits(), OTHER_PROCESS), true, now, &mut token);
                     granted.extend(matches!(verdict, Verdict::Granted(..)).then_some(claim));
                     granted
                 });
@@ -255,7 +256,7 @@ impl World {
                     .table
                     .holders
                     .iter()
-                    .find(|contender| contender.details == THEM)
+                    .find(|contender| contender.details == OTHER_PROCESS)
                     .map(|contender| contender.claim);
                 if let Some(claim) = held {
                     self.apply_for_others(|table, mut token| table.release(claim, now, &mut token).1);
@@ -300,7 +301,7 @@ impl World {
         self.write_succeeded(table, &granted);
     }
 
-    /// Our process computes its write from the store's present state, unless one is in flight.
+    /// This process computes its write from the store's present state, unless one is in flight.
     fn send_write(&mut self, now: Instant) {
         if self.write_in_flight.is_some() {
             return;
@@ -325,14 +326,14 @@ impl World {
         for request in &requests {
             match request {
                 Request::Join(claim) => {
-                    let (verdict, others) = table.attempt(contender(claim.bits(), US), true, now, &mut token);
+                    let (verdict, others) = table.attempt(contender(claim.bits(), THIS_PROCESS), true, now, &mut token);
                     granted.extend(others);
                     granted.extend(matches!(verdict, Verdict::Granted(..)).then_some(*claim));
                 }
                 Request::Leave(claim) => granted.extend(table.release(*claim, now, &mut token).1),
             }
         }
-        for contender in table.waiters.iter_mut().filter(|contender| ours(contender)) {
+        for contender in table.waiters.iter_mut().filter(|contender| is_of_this_process(contender)) {
             contender.expires_at = now.saturating_add(TTL);
         }
         if let Some(hand_off) =
@@ -340,7 +341,7 @@ impl World {
         {
             hand_off.freeze();
         }
-        let tokens = ReservedTokens::reserve(self.hand_off.as_ref(), &table, ours, &mut last);
+        let tokens = ReservedTokens::reserve(self.hand_off.as_ref(), &table, is_of_this_process, &mut last);
         self.highest_sent = self.highest_sent.max(last);
         self.write_in_flight =
             Some(WriteInFlight { expected_version: self.version, table, last, tokens, granted, requests });
@@ -368,7 +369,7 @@ impl World {
                 self.waiting.insert(claim);
             }
         }
-        if let Some(held) = write.table.holders.first().filter(|contender| ours(contender))
+        if let Some(held) = write.table.holders.first().filter(|contender| is_of_this_process(contender))
             && self.waiting.remove(&held.claim)
         {
             self.holding = Some((held.claim, held.token, held.expires_at));
@@ -376,7 +377,7 @@ impl World {
         let before = self.hand_off.take();
         let holder =
             before.as_ref().filter(|hand_off| hand_off.has_unwritten_hand_off()).and_then(LocalHandOff::current_holder);
-        self.hand_off = LocalHandOff::rebuild(before, &write.table, ours, write.tokens, |until| until);
+        self.hand_off = LocalHandOff::rebuild(before, &write.table, is_of_this_process, write.tokens, |until| until);
         if holder.is_some() && self.hand_off.as_ref().and_then(LocalHandOff::current_holder) != holder {
             self.holding = None;
         }

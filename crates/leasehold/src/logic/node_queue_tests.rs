@@ -439,9 +439,9 @@ impl World {
         let believed = self.believed_holders();
         for (at, one) in believed.iter().enumerate() {
             let others = believed.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, other)| *other);
-            let strangers =
+            let other_owners =
                 others.clone().filter(|other| other.node.owner.is_none() || other.node.owner != one.node.owner);
-            let holders_beside = strangers.map(|other| (other.node.owner, other.node.mode));
+            let holders_beside = other_owners.map(|other| (other.node.owner, other.node.mode));
             prop_assert!(fits_owned(one.node.mode, holders_beside), "{:?} beside {believed:?}", one.node);
             for other in others.filter(|other| one.node.owner.is_some() && other.node.owner == one.node.owner) {
                 prop_assert_eq!(one.token, other.token, "an owner has one token");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::types::Instant;
 
-/// Until when a session certainly lives, on our own clock.
+/// Until when a session certainly lives, on this client's clock.
 #[derive(Clone, Debug)]
 pub struct SessionLifetime {
     /// The session's timeout: the leader expires it after this time without activity.

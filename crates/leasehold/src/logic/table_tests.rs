@@ -22,7 +22,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_nanos(seconds * 1_000_000_000)
 }
 
-/// Gives out the tokens 1, 2, 3 and so on.
+/// Returns the tokens 1, 2, 3 and so on, one per call.
 fn counter() -> impl FnMut() -> Token {
     let mut last = 0;
     move || {

@@ -75,7 +75,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Conflict => "conflict",
             Self::Lost => "lost",
-            Self::ForceReleased => "evicted",
+            Self::ForceReleased => "force-released",
             Self::Unavailable => "unavailable",
             Self::Denied => "denied",
             Self::Corrupt => "corrupt",

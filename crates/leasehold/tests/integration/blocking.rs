@@ -125,8 +125,11 @@ fn inspect_and_force_release() {
     let listed = locks.list("x/").unwrap();
     assert!(listed.len() == 1 && listed[0].name == view.name, "{listed:?}");
     assert!(locks.list("y").unwrap().is_empty());
-    let evicted = locks.force_release("x/a", view.holders[0].claim).unwrap();
-    assert!(evicted.fence_token > Some(guard.token()) && locks.last_token("x/a").unwrap() >= evicted.fence_token);
+    let force_released = locks.force_release("x/a", view.holders[0].claim).unwrap();
+    assert!(
+        force_released.fence_token > Some(guard.token())
+            && locks.last_token("x/a").unwrap() >= force_released.fence_token
+    );
     assert_eq!(guard.lost(), LostReason::Revoked);
     assert_eq!(locks.inspect("").unwrap_err().kind(), ErrorKind::InvalidName);
     drop(guard);

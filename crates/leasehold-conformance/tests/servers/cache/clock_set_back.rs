@@ -47,7 +47,7 @@ async fn a_clock_set_back_extends_nothing() {
     clock.set_offset(CLOCK_OFFSET).expect("a moved clock");
     assert!(matches!(read_entry(&store, "value", 2).await, ReadReply::Hit(Some(_))));
     match read_entry(&store, "lease", 2).await {
-        ReadReply::Wait(1, left) => assert!(left <= TTL_MICROS, "{left} us"),
+        ReadReply::Wait(1, left) => assert!(left <= TTL_MICROS, "{left} µs"),
         other => panic!("{other:?}"),
     }
     assert_eq!(read_entry(&store, "mark", 2).await, ReadReply::WriteInProgress);

@@ -36,7 +36,7 @@ impl Strategy for UncheckedLease {
                 if let Reply::Bulk(value) = redis_command(&["GET", &self.value]).await {
                     return Ok(Some(value.into_bytes()));
                 }
-                // The lease lasts as long as in the tests of our own strategies.
+                // The lease lasts as long as in the tests of leasehold's strategies.
                 if redis_command(&["SET", &self.lease, "x", "NX", "PX", "100"]).await != Reply::Nil {
                     let Some(row) = source.load(key).await? else { return Ok(None) };
                     let value = String::from_utf8(row.value.clone()).expect("a text");

@@ -209,7 +209,7 @@ pub(crate) async fn open_lock_protected() -> LockProtected {
     LockProtected { cache: open_cache_aside().await, locks: open_locks().await }
 }
 
-/// Our strategies, in strong mode.
+/// Leasehold's strategies, in strong mode.
 pub(crate) async fn our_strategies() -> Vec<Arc<dyn Strategy>> {
     vec![
         Arc::new(InvalidateAfterCommit(open_cache(|builder| builder).await)),

@@ -1,6 +1,6 @@
 //! The cache on a real MariaDB and Redis. Gates order the steps of each race; textbook strategies
-//! run beside ours as controls.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+//! run beside leasehold's as controls.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod clock_set_back;
 #[cfg(feature = "nightly")]

@@ -72,7 +72,7 @@ async fn a_lost_lock_does_not_prevent_a_late_store() {
     let slow = spawn_read(&strategy, &db);
     gate.wait_reached().await;
     let view = locks.inspect("k").await.expect("a view");
-    locks.force_release("k", view.holders[0].claim).await.expect("evicted");
+    locks.force_release("k", view.holders[0].claim).await.expect("a force release");
     write(&strategy, &db, "v2").await;
     gate.open();
     slow.await.expect("a reader");

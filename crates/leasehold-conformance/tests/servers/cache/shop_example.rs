@@ -1,5 +1,6 @@
-//! The shop example, in memory and on Redis. Our strategies show no stale price; only their strong
-//! modes guarantee it. Detecting stale prices needs seconds of load, so that part runs nightly.
+//! The shop example, in memory and on Redis. Leasehold's strategies show no stale price; only their
+//! strong modes guarantee it. Detecting stale prices needs seconds of load, so that part runs
+//! nightly.
 
 use std::time::Duration;
 

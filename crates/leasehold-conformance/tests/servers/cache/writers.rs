@@ -97,7 +97,7 @@ async fn a_value_written_through_needs_no_load() {
     // A holder that lost its guard does not write.
     let guard = locks.mutex("k").lock().await.expect("a guard");
     let view = locks.inspect("k").await.expect("a view");
-    locks.force_release("k", view.holders[0].claim).await.expect("evicted");
+    locks.force_release("k", view.holders[0].claim).await.expect("a force release");
     guard.lost().await;
     let lost =
         cache.write_through("k", &guard, |_| async { panic!("the commit must not run") as Result<Row, Io> }).await;

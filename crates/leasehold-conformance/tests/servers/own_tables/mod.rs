@@ -1,6 +1,6 @@
 //! The user's own tables and transactions on real servers: fencing inside them, and optimistic
 //! updates by version column.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod fence;
 mod fence_races;

@@ -1,5 +1,5 @@
 //! Redis deployments: a server with replicas, Sentinels, a cluster, and what they have in common.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 mod acl;
 #[cfg(feature = "nightly")]

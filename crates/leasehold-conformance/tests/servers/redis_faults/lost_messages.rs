@@ -177,7 +177,7 @@ async fn a_connection_closed_during_a_hand_off_loses_no_grant() {
     until_empty(&locks).await;
 }
 
-/// A message tells a force-released holder of its loss, before its next renewal.
+/// A message notifies a force-released holder of its loss, before its next renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_force_released_holder_learns_of_it_at_once() {
     let fixture = Fixture::new().await;

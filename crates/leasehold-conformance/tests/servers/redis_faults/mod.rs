@@ -1,6 +1,6 @@
 //! What `redis:` costs and survives on real servers: lost messages, replies and data, dead and
 //! unresponsive clients, unreachable servers. The suite covers the behaviour itself.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod clock_back;
 mod cost;

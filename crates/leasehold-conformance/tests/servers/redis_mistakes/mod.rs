@@ -7,7 +7,7 @@
 //! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers \
 //!     --features nightly redis_mistakes
 //! ```
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod clocks;
 mod crash;

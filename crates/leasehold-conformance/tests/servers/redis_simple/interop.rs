@@ -36,7 +36,7 @@ async fn a_redis_py_lock_excludes_us_until_it_is_released() {
         let short = locks.mutex("theirs").timeout(Duration::from_millis(300)).lock().await;
         assert_eq!(short.expect_err("the lock is held").kind(), ErrorKind::Timeout);
         let waiter = waiter(&locks, "theirs");
-        assert!(python.owned("theirs").await, "our attempts do not affect its lock");
+        assert!(python.owned("theirs").await, "leasehold's attempts do not affect its lock");
         assert!(!waiter.is_finished());
         assert_eq!(python.release("theirs").await, "released");
         let guard = timeout(TEST_TIMEOUT, waiter)
@@ -44,7 +44,7 @@ async fn a_redis_py_lock_excludes_us_until_it_is_released() {
             .expect("the waiter gets the lock")
             .expect("no panic")
             .expect("the lock");
-        assert!(!python.try_acquire("theirs", lasts).await, "we hold it now");
+        assert!(!python.try_acquire("theirs", lasts).await, "leasehold holds it now");
         assert_eq!(guard.release().await.expect("a release"), ReleaseOutcome::Released);
     }
 }
@@ -77,7 +77,7 @@ async fn neither_program_releases_the_others_lock() {
     assert!(python.try_acquire("late", Some(0.3)).await);
     let guard = waiter(&locks, "late").await.expect("no panic").expect("the lock after redis-py's timeout");
     assert_eq!(python.release("late").await, "LockNotOwnedError");
-    assert!(guard.is_held() && !python.try_acquire("late", Some(TIMEOUT)).await, "we still hold it");
+    assert!(guard.is_held() && !python.try_acquire("late", Some(TIMEOUT)).await, "leasehold still holds it");
     assert_eq!(guard.release().await.expect("a release"), ReleaseOutcome::Released);
 
     let network = Proxy::start(server().await.addr()).await.expect("a proxy");
@@ -86,12 +86,12 @@ async fn neither_program_releases_the_others_lock() {
     let guard = eventually(TEST_TIMEOUT, || async { proxied.mutex("late").ttl(SHORT).lock().await }).await;
     network.freeze(true);
     python.begin_acquire("late").await;
-    assert_eq!(python.receive().await, true, "our lease has expired");
+    assert_eq!(python.receive().await, true, "leasehold's lease has expired");
     assert!(!guard.is_held());
     network.freeze(false);
     assert!(matches!(guard.release().await, Ok(ReleaseOutcome::AlreadyLost(_))));
     proxied.close().await.expect("a closed client");
-    assert!(python.owned("late").await, "our delayed requests do not affect redis-py's lock");
+    assert!(python.owned("late").await, "leasehold's delayed requests do not affect redis-py's lock");
     assert_eq!(python.release("late").await, "released");
 }
 
@@ -142,7 +142,7 @@ async fn the_key_is_that_of_the_textbook_lock() {
     }
 }
 
-/// Another program deletes or overwrites our lock: the holder learns of it at the next renewal and
+/// Another program deletes or overwrites the lock: the holder learns of it at the next renewal and
 /// leaves the new value alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_deleted_or_taken_over_is_lost() {

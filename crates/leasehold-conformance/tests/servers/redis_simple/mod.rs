@@ -1,5 +1,5 @@
 //! `protocol=simple`: the suite, and mutual exclusion with redis-py's `Lock`.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod contention;
 mod interop;

@@ -16,7 +16,8 @@ use crate::redlock_faults::fixture::{
     Fixture, LASTING, PATIENT, attempt, attempt_until_answered, claim, until_granted,
 };
 
-/// The known weakness, as documented.
+/// A weakness of Redlock without `strict`, as docs/redlock.md describes it: nodes that restart
+/// empty vote again, so a second client gets a majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_strict_an_empty_restart_makes_two_holders_with_rising_tokens() {
     let mut fixture = Fixture::new().await;

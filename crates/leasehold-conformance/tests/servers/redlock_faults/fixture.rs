@@ -249,7 +249,7 @@ pub(crate) async fn until_all_respond(engine: &Arc<dyn Engine>) {
     eventually(TEST_TIMEOUT, || async {
         Arc::clone(engine).inspect(nothing.clone()).await.map_err(|error| error.to_string())?;
         let shown = format!("{engine:?}");
-        if shown.contains(", silent)") { Err(shown) } else { Ok(()) }
+        if shown.contains(", unresponsive)") { Err(shown) } else { Ok(()) }
     })
     .await;
 }

@@ -59,7 +59,7 @@ async fn wait_detected(fixture: &Fixture, engine: &Arc<dyn Engine>, hung: &[usiz
     let short = claim("short", None, Duration::from_secs(1));
     eventually(TEST_TIMEOUT, || async {
         let shown = format!("{engine:?}");
-        let is_unresponsive = |at: usize| shown.contains(&format!("Node({}, silent)", fixture.server(at).addr()));
+        let is_unresponsive = |at: usize| shown.contains(&format!("Node({}, unresponsive)", fixture.server(at).addr()));
         let wrong: Vec<_> = (0..NODES).filter(|at| is_unresponsive(*at) != hung.contains(at)).collect();
         if wrong.iter().any(|at| hung.contains(at)) {
             // The result does not matter.

@@ -1,6 +1,6 @@
 //! What `redlock:` survives on real servers: nodes that die, hang, lose data, have skewed clocks or
 //! reply late. The suite covers the behaviour itself.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod addresses;
 mod clocks;

@@ -82,7 +82,7 @@ impl DisconnectedWaiter {
             self.fixture.query_as_admin(&format!("SELECT state FROM {} WHERE name = 'a'", self.fixture.table())).await;
         let state = rows[0][0].as_ref().expect("a state");
         let state: serde_json::Value = serde_json::from_str(state).expect("JSON");
-        state["evicted"].as_array().map_or(0, Vec::len)
+        state["force_released"].as_array().map_or(0, Vec::len)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the lease table of `mysql:` and `postgres:` survives on real servers: killed connections
 //! and servers, cut and frozen connections, lost replies, clocks set back, poolers, replicas,
 //! clusters. The suite covers the behaviour itself.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod clocks;
 mod connections;

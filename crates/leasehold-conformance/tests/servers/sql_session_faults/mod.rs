@@ -1,6 +1,6 @@
 //! Faults of session locks: connections closed in each state, unresponsive connections, server
 //! crashes, read-only servers.
-#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod connections;
 mod counters;

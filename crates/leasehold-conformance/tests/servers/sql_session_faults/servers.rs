@@ -94,13 +94,13 @@ async fn two_names_of_one_key_exclude_each_other() {
     let key = keys[0][0].clone().expect("a key");
     let _ = guard.release().await.expect("a release");
     // Another session holds the key, as a lock with a colliding name would.
-    let stranger =
+    let other_session =
         ManualTransaction::begin(&table.fixture.database, &format!("SELECT pg_advisory_xact_lock({key})")).await;
     assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the key is held");
     assert!(other.mutex("b").try_lock().await.expect("an answer").is_some(), "other names are not affected");
     let waiting = tokio::spawn(async move { acquire(&other, "a").await });
     table.fixture.until_connection("waits", is_waiting).await;
-    stranger.commit().await;
+    other_session.commit().await;
     assert!(waiting.await.expect("no panic").is_held());
 }
 

@@ -73,20 +73,24 @@ async fn nodes_of_a_user_are_private_by_default() {
         let (permission, scheme, id) = &acl[0];
         assert_eq!((*permission, scheme.as_str()), (Permission::ALL, "digest"), "{path}");
         assert!(id.starts_with("ann:") && !id.contains(SECRET), "{path}: {id}");
-        for stranger in [&other, &anonymous] {
+        for other_client in [&other, &anonymous] {
             // Its parent's ACL decides who may delete the base.
             let wrong = if path == base.path { Cause::NotEmpty } else { Cause::NoAuth };
-            assert_eq!(stranger.delete(&path, None).await, Err(wrong), "{path}");
-            assert_eq!(stranger.list_children(&path).await, Err(Cause::NoAuth), "{path}");
+            assert_eq!(other_client.delete(&path, None).await, Err(wrong), "{path}");
+            assert_eq!(other_client.list_children(&path).await, Err(Cause::NoAuth), "{path}");
         }
     }
     for login in ["bob:word@", "ann:wrong@", ""] {
-        let stranger = open_locks(&base.url(login, "")).await;
-        base.assert_denied(&stranger).await;
-        assert_error(&stranger.inspect("a").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
-        assert_error(&stranger.list("").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        let other_client = open_locks(&base.url(login, "")).await;
+        base.assert_denied(&other_client).await;
+        assert_error(&other_client.inspect("a").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        assert_error(&other_client.list("").await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
         let claim = mine.inspect("a").await.expect("a view").holders[0].claim;
-        assert_error(&stranger.force_release("a", claim).await.expect_err("denied"), ErrorKind::Denied, &[base.path]);
+        assert_error(
+            &other_client.force_release("a", claim).await.expect_err("denied"),
+            ErrorKind::Denied,
+            &[base.path],
+        );
     }
     assert!(held.is_held());
     // The same user through another client.
@@ -110,14 +114,14 @@ async fn acl_readable_lets_others_read() {
         assert!(anonymous.delete(&path, None).await.is_err(), "{path}");
     }
     for login in ["bob:word@", ""] {
-        let stranger = open_locks(&base.url(login, "")).await;
-        let view = stranger.inspect("a").await.expect("a view");
+        let other_client = open_locks(&base.url(login, "")).await;
+        let view = other_client.inspect("a").await.expect("a view");
         assert_eq!(view.holders[0].token, Some(held.token()), "{view:?}");
         assert_eq!(&*view.holders[0].holder.description, "the nightly run");
-        assert_eq!(stranger.list("").await.expect("a list").len(), 1);
-        let force_released = stranger.force_release("a", view.holders[0].claim).await.expect_err("denied");
+        assert_eq!(other_client.list("").await.expect("a list").len(), 1);
+        let force_released = other_client.force_release("a", view.holders[0].claim).await.expect_err("denied");
         assert_error(&force_released, ErrorKind::Denied, &["/looked"]);
-        base.assert_denied(&stranger).await;
+        base.assert_denied(&other_client).await;
     }
     assert!(held.is_held());
 }
@@ -132,10 +136,10 @@ async fn acl_open_lets_everyone_write() {
         let everyone = (Permission::ALL, "world".to_owned(), "anyone".to_owned());
         assert_eq!(acl(&anonymous, &path).await, [everyone], "{path}");
     }
-    let stranger = open_locks(&base.url("bob:word@", "acl=open")).await;
-    assert!(stranger.mutex("a").try_lock().await.expect("an answer").is_none());
+    let other_client = open_locks(&base.url("bob:word@", "acl=open")).await;
+    assert!(other_client.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_eq!(held.release().await.expect("an answer"), ReleaseOutcome::Released);
-    acquire_and_release(&stranger).await;
+    acquire_and_release(&other_client).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! Access to `zookeeper:` on real servers: TLS, logins and ACLs, sessions, bases, and unreachable
 //! hosts.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 mod bases;
 pub(crate) mod fixture;

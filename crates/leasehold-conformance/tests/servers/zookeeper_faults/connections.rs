@@ -41,7 +41,7 @@ async fn a_node_created_after_its_claim_left_is_deleted() {
     proxy.cut_after_request();
     let guard = locks.mutex("a").timeout(TEST_TIMEOUT).lock().await.expect("the lock");
     let nodes = fixture.nodes("a").await;
-    let node = nodes.iter().find(|node| !node.ends_with("stranger")).expect("the claim's node");
+    let node = nodes.iter().find(|node| !node.ends_with("foreign")).expect("the claim's node");
     let (prefix, _) = node.rsplit_once('-').expect("a number at its end");
     let _ = guard.release().await.expect("a release");
     fixture.until_nodes("a", 1).await;
@@ -163,7 +163,7 @@ async fn check_lasting_disconnection(frozen: bool) {
     assert!(!guard.is_held() && guard.deadline() <= granted_at, "two holders (frozen: {frozen})");
     tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("the holder learns of the loss").expect("no panic");
     assert!(next.token() > guard.token());
-    // The reconnect finds an expired session: the lock is not acquired again by itself.
+    // The reconnect finds an expired session: the engine does not acquire the lock again.
     proxy.freeze(false);
     proxy.refuse(false);
     drop(next);

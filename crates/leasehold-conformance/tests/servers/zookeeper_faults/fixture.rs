@@ -82,8 +82,8 @@ impl Fixture {
         let acls = leasehold_zookeeper::Acls::anyone_all();
         let (folder, container) = (self.folder(name), leasehold_zookeeper::CreateMode::Container.with_acls(acls));
         loop {
-            let stranger = leasehold_zookeeper::CreateMode::Persistent.with_acls(acls);
-            match self.client.create(&format!("{folder}/stranger"), b"", &stranger).await {
+            let persistent = leasehold_zookeeper::CreateMode::Persistent.with_acls(acls);
+            match self.client.create(&format!("{folder}/foreign"), b"", &persistent).await {
                 Ok(_) => return,
                 Err(leasehold_zookeeper::Error::NoNode) => {
                     let _ = self.client.create(&folder, b"", &container).await;

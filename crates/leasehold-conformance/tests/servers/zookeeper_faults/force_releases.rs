@@ -43,9 +43,9 @@ async fn force_release(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> bool {
     force_releasing.await.expect("a force release").contender.is_some()
 }
 
-/// How many marks of force releases the server has: nodes named `…%evicted`.
+/// How many marks of force releases the server has: nodes named `…%force-released`.
 async fn mark_count(fixture: &Fixture) -> usize {
-    fixture.nodes("%evicted").await.len()
+    fixture.nodes("%force-released").await.len()
 }
 
 /// The waiter is disconnected.
@@ -275,8 +275,8 @@ async fn the_token_of_a_force_release_refuses_both_nodes_of_a_claim() {
     let stat = fixture.client.check_stat(path).await.expect("an answer").expect("a node");
     let second = Token(stat.czxid.cast_unsigned());
     assert!(second > held.token());
-    let evicted = locks.inspect("a").await.expect("a view").holders[0].claim;
-    let outcome = locks.force_release("a", evicted).await.expect("an eviction");
+    let holder = locks.inspect("a").await.expect("a view").holders[0].claim;
+    let outcome = locks.force_release("a", holder).await.expect("a force release");
     assert_eq!(outcome.contender.and_then(|contender| contender.token), Some(second));
     assert!(outcome.fence_token.is_none_or(|token| token > second), "{:?} for {second}", outcome.fence_token);
     assert_eq!(fixture.nodes("a").await.len(), 1, "only the waiter's node stays");

@@ -1,6 +1,6 @@
 //! What `zookeeper:` survives on real servers: dying leaders, partitioned followers, broken
 //! connections, lost replies, deleted nodes. The suite covers the behaviour itself.
-#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 mod connections;
 mod dropped_calls;

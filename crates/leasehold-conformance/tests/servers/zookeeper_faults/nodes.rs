@@ -33,7 +33,7 @@ async fn a_disconnected_holder_learns_that_its_node_was_deleted_on_reconnect() {
     let (_, reason) = tokio::time::timeout(TEST_TIMEOUT, lost).await.expect("a loss in time").expect("no panic");
     assert_eq!(reason, LostReason::Revoked);
     assert!(!guard.is_held());
-    assert_eq!(fixture.nodes("a").await.len(), 0, "the lock is not acquired again by itself");
+    assert_eq!(fixture.nodes("a").await.len(), 0, "the engine does not acquire the lock again");
 }
 
 /// A waiter whose node is deleted queues at the end, and gets no grant when the claim ahead leaves.

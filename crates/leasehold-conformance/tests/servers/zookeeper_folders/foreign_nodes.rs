@@ -22,16 +22,16 @@ const FOREIGN_NODES: [(&str, CreateMode); 11] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_nodes_do_not_affect_the_queue() {
-    let fixture = Fixture::new("/strangers").await;
+    let fixture = Fixture::new("/foreign-nodes").await;
     let (admin, one, two) = (fixture.admin_client().await, fixture.open_locks().await, fixture.open_locks().await);
-    for path in ["/strangers", "/strangers/a"] {
+    for path in ["/foreign-nodes", "/foreign-nodes/a"] {
         create_node(&admin, path, CreateMode::Persistent).await;
     }
-    let mut strangers = Vec::new();
+    let mut foreign_nodes = Vec::new();
     for (name, mode) in FOREIGN_NODES {
-        strangers.push(create_node(&admin, &format!("/strangers/a/{name}"), mode).await);
+        foreign_nodes.push(create_node(&admin, &format!("/foreign-nodes/a/{name}"), mode).await);
     }
-    create_node(&admin, "/strangers/a/a folder/lock-0000000000", CreateMode::Persistent).await;
+    create_node(&admin, "/foreign-nodes/a/a folder/lock-0000000000", CreateMode::Persistent).await;
     let (resource, mut holder_tasks) = (ProtectedResource::default(), Vec::new());
     for number in 0..4 {
         let mutex = [&one, &two][number % 2].mutex("a");
@@ -45,12 +45,12 @@ async fn foreign_nodes_do_not_affect_the_queue() {
     for (number, holder) in holder_tasks.into_iter().enumerate() {
         resource.until_grants(&(0..=number).collect::<Vec<_>>()).await;
         // Foreign nodes come and go meanwhile.
-        more.push(create_node(&admin, "/strangers/a/lock-", CreateMode::EphemeralSequential).await);
-        admin.delete(&strangers.pop().expect("a foreign node"), None).await.expect("a deleted node");
+        more.push(create_node(&admin, "/foreign-nodes/a/lock-", CreateMode::EphemeralSequential).await);
+        admin.delete(&foreign_nodes.pop().expect("a foreign node"), None).await.expect("a deleted node");
         holder.release().await;
     }
-    for stranger in strangers.iter().chain(&more) {
-        assert!(stat(&admin, stranger).await.is_some(), "{stranger} was deleted");
+    for foreign_node in foreign_nodes.iter().chain(&more) {
+        assert!(stat(&admin, foreign_node).await.is_some(), "{foreign_node} was deleted");
     }
 }
 
@@ -64,8 +64,8 @@ async fn foreign_nodes_hold_no_permits() {
     let waits = resource.spawn_holder(0, true, async move { semaphore.acquire(1).await });
     until_waiting(&locks, "a", 1).await;
     for _ in 0..5 {
-        let stranger = create_node(&admin, "/no-permits/a/lock-", CreateMode::EphemeralSequential).await;
-        admin.delete(&stranger, None).await.expect("a deleted node");
+        let foreign_node = create_node(&admin, "/no-permits/a/lock-", CreateMode::EphemeralSequential).await;
+        admin.delete(&foreign_node, None).await.expect("a deleted node");
     }
     until_waiting(&locks, "a", 1).await;
     resource.until_grants(&[]).await;

@@ -72,7 +72,7 @@ impl Cluster {
         self.nodes.iter().enumerate().filter(|(_, node)| node.is_awake())
     }
 
-    /// The number of the node that owns `slot` in this view; `None` if no node of ours does.
+    /// The number of the node that owns `slot` in this view; `None` if none of these nodes does.
     fn owner_in(&self, view: &ClusterView, slot: u16) -> Option<usize> {
         let owner = view.owner_of(slot)?;
         self.node_ids.iter().position(|id| *id == owner.id)

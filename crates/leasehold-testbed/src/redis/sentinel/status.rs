@@ -63,9 +63,8 @@ impl SentinelSet {
         Ok(new)
     }
 
-    /// Waits until all that are awake know each other: every replica follows the master, and every
-    /// Sentinel sees every replica and the other Sentinels. A set that has just been started is
-    /// settled.
+    /// Waits until every running replica follows the master, and every running Sentinel knows every
+    /// replica and the other Sentinels. This already holds for a set that has just been started.
     ///
     /// # Errors
     ///

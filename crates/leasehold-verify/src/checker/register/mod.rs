@@ -177,7 +177,7 @@ fn register_ops<'a>(timeline: &'a Timeline<'a>, register: &RegisterCalls<'a>) ->
 }
 
 /// Lets porcupine decide each register that is not too long for it, and reports any disagreement
-/// with our own result, the last item of each tuple.
+/// with the built-in checker's result, the last item of each tuple.
 fn compare_checkers(
     timeline: &Timeline<'_>,
     fenced: &[(&str, Vec<RegisterOp<'_>>, Linearizability)],
@@ -187,11 +187,12 @@ fn compare_checkers(
     let short: Vec<_> = short.collect();
     let mut opinion = if short.is_empty() { SecondOpinion::None } else { SecondOpinion::Agrees };
     let long = fenced.iter().filter(|(_, ops, _)| ops.len() > porcupine::MAX_OPERATIONS);
-    log.is_undecided |= long.into_iter().any(|(.., ours)| matches!(ours, Linearizability::Undecided));
-    for (name, ops, ours) in &short {
-        let theirs = porcupine::check(ops, short.len());
-        log.is_undecided |= matches!((ours, theirs), (Linearizability::Undecided, PorcupineResult::Undecided));
-        let differ = match (ours, theirs) {
+    log.is_undecided |= long.into_iter().any(|(.., built_in)| matches!(built_in, Linearizability::Undecided));
+    for (name, ops, built_in) in &short {
+        let porcupine_result = porcupine::check(ops, short.len());
+        log.is_undecided |=
+            matches!((built_in, porcupine_result), (Linearizability::Undecided, PorcupineResult::Undecided));
+        let differ = match (built_in, porcupine_result) {
             (_, PorcupineResult::Undecided) | (Linearizability::Undecided, PorcupineResult::Linearizable) => {
                 if opinion == SecondOpinion::Agrees {
                     opinion = SecondOpinion::Undecided;
@@ -201,10 +202,10 @@ fn compare_checkers(
             (Linearizability::Linearizable, PorcupineResult::Linearizable)
             | (Linearizability::NotLinearizable(_), PorcupineResult::NotLinearizable) => continue,
             (Linearizability::NotLinearizable(_), PorcupineResult::Linearizable) => {
-                "Our own checker finds no possible order of its operations, and porcupine finds one."
+                "The built-in checker finds no possible order of its operations, and porcupine finds one."
             }
             (_, PorcupineResult::NotLinearizable) => {
-                "porcupine finds no possible order of its operations, and our own checker does not agree."
+                "porcupine finds no possible order of its operations, and the built-in checker does not agree."
             }
         };
         opinion = SecondOpinion::Differs;

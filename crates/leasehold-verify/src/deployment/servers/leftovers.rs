@@ -72,8 +72,9 @@ pub(super) async fn leftover_claims(
         let inspection = async {
             let one = Locks::builder().ttl(INSPECTION_TIMEOUT).open(&format!("redlock://{addr}{options}")).await?;
             for lock in locks {
-                left.extend(one.inspect(lock).await?.holders.iter().map(|party| {
-                    let what = format!("a claim of process {} ({})", party.holder.pid, party.holder.description);
+                left.extend(one.inspect(lock).await?.holders.iter().map(|contender| {
+                    let what =
+                        format!("a claim of process {} ({})", contender.holder.pid, contender.holder.description);
                     (format!("{lock} on {}", format::server_name(at, servers.len())), what)
                 }));
             }
@@ -90,8 +91,8 @@ pub(super) async fn ephemeral_nodes(servers: &[SocketAddr], path: &str) -> Resul
     for addr in servers {
         let answer = zookeeper::send_word(*addr, "dump").await?;
         let nodes = answer.lines().filter_map(|line| line.strip_prefix('\t')).map(str::trim);
-        let ours = nodes.filter(|node| node.starts_with(path));
-        left.extend(ours.map(|node| (node.to_owned(), "its session has not ended".to_owned())));
+        let left_nodes = nodes.filter(|node| node.starts_with(path));
+        left.extend(left_nodes.map(|node| (node.to_owned(), "its session has not ended".to_owned())));
     }
     left.sort_unstable();
     left.dedup();

@@ -65,7 +65,7 @@ impl SqlServer {
         Ok(vec![format!("{program} {version}")])
     }
 
-    /// The sessions that clients have at the server: each is its number, and its state and query.
+    /// The sessions that clients have at the server: the id of each, and its state and query.
     pub(super) async fn client_sessions(&self) -> Result<Leftovers, RunError> {
         let found = match self.is_mysql {
             true => mariadb::connections(&self.server).await?,

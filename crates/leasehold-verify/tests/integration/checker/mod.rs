@@ -1,9 +1,9 @@
 //! Tests the checker with written and random histories, with and without violations.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 mod availability;
-mod evictions;
 mod faults;
+mod force_releases;
 mod history_builder;
 mod holds;
 #[cfg(feature = "nightly")]

@@ -97,31 +97,31 @@ fn arbitrary_ops(max_count: usize, value_count: u64) -> impl Strategy<Value = Ve
     (proptest::collection::vec(one, 1..=max_count), any::<bool>(), 0..6_u8).prop_map(move |(all, by_token, lies)| {
         let mut register = Register::default();
         let mut ops = Vec::new();
-        for (at, (begin, len, hold, token, value, writes, fate, lie)) in all.into_iter().enumerate() {
+        for (at, (begin, len, hold, token, value, writes, outcome, lie)) in all.into_iter().enumerate() {
             // With `by_token`, each hold has its own token; otherwise tokens are random.
             let token = if by_token { hold } else { token };
             let value = if value_count > 50 { at as u64 } else { value };
             let write = writes.then_some(value);
             ops.push((
                 RegisterOp { begin, end: begin + len, hold, token, written_value: write, effect: OpEffect::Open },
-                fate,
+                outcome,
                 lie,
             ));
         }
-        ops.sort_by_key(|(op, fate, _)| op.begin + u64::from(*fate) * (op.end - op.begin) / 12);
-        for (op, fate, lie) in &mut ops {
+        ops.sort_by_key(|(op, outcome, _)| op.begin + u64::from(*outcome) * (op.end - op.begin) / 12);
+        for (op, outcome, lie) in &mut ops {
             let mut done = register;
             let answer = done.apply(op);
-            op.effect = match *fate {
+            op.effect = match *outcome {
                 0 => OpEffect::Unknown,
                 1 => OpEffect::Open,
                 2 => OpEffect::Failed,
                 _ => answer,
             };
-            if *fate > 2 || (*fate < 2 && *lie > 1) {
+            if *outcome > 2 || (*outcome < 2 && *lie > 1) {
                 register = done;
             }
-            if *fate > 11 - lies {
+            if *outcome > 11 - lies {
                 op.effect = match (*lie, op.written_value) {
                     (0, _) => OpEffect::Refused(op.token + 1),
                     (1, _) => OpEffect::Refused(op.token),

@@ -23,7 +23,7 @@ async fn a_key_without_expiry_is_found() {
     let held = locks.mutex("a").lock().await.expect("a lock");
     let records = locks.records().expect("records");
     assert!(records.compare_and_set("a", 0, "a record stays").await.expect("an answer").is_some());
-    assert!(leftovers(&deployment).await.is_empty(), "all our keys expire, or are records");
+    assert!(leftovers(&deployment).await.is_empty(), "all of leasehold's keys expire, or are records");
     let addr =
         deployment.direct_url().trim_start_matches("redis://").trim_end_matches('/').parse().expect("an address");
     let mut redis = RespClient::connect(addr).await.expect("a connection");

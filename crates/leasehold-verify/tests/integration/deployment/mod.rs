@@ -1,6 +1,6 @@
 //! Tests deployments: each fault that an engine can have begins and ends, and the engine grants
 //! locks again.
-#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests report failures by panicking")]
 
 #[cfg(feature = "nightly")]
 mod controls;

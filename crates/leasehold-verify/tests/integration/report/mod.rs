@@ -1,5 +1,5 @@
 //! Tests the reports with simulated histories and written verdicts.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, reason = "tests report failures by panicking")]
 
 mod html;
 mod markup;

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(super) struct FileWatcher {
     inotify: AsyncFd<OwnedFd>,
-    /// By the kernel's number of the watch. Watches of the same file share one.
+    /// Keyed by inotify watch descriptor; watches of one file share a descriptor.
     watches_by_descriptor: Mutex<HashMap<i32, WatchEntry>>,
 }
 

@@ -139,7 +139,7 @@ pub fn client_file(client: u128) -> String {
 
 /// The name of the socket on which a client receives notifications.
 pub fn socket_file(client: u128) -> String {
-    format!("{client:032x}.bell")
+    format!("{client:032x}.socket")
 }
 
 /// Returns the names of at most `limit` files of a folder, chosen anew by each call, and the number

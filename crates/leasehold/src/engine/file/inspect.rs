@@ -48,7 +48,7 @@ pub(super) fn audit_line(name: &LockName, contender: &ContenderView, fence: Opti
     let token = contender.token.map_or_else(|| "waiting".to_owned(), |token| format!("token {token}"));
     let fence = fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string());
     format!(
-        "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) evicted by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
+        "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) force released by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
         holder.host,
         holder.pid,
         holder.program,

@@ -4,7 +4,7 @@
 //! 0     magic with the format number, name            written once
 //! 960   last, reserved and intended token, boot, slots the counters
 //! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end; each with its checksum
-//! 2 Mi  text 0 (256 bytes), text 1, …                 the description of each slot's party
+//! 2 Mi  text 0 (256 bytes), text 1, …                 the description of each slot's contender
 //! ```
 
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `locks/NAME` | one file per lock: the token counter, then one slot per holder and waiter |
 //! | `clients/ID` | one file per client (an opened engine), locked by its process with `flock` until the process ends |
-//! | `clients/ID.bell` | the client's datagram socket, to which others send notifications |
+//! | `clients/ID.socket` | the client's datagram socket, to which others send notifications |
 //! | `records/NAME` | one file per record, replaced as a whole; `.floor`: every new record has a version above this one |
 //! | `floor` | every new lock file starts with tokens above this one |
 //! | `audit.log` | one line per force release |

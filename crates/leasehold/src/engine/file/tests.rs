@@ -148,7 +148,7 @@ async fn a_folder_used_under_another_clock_is_refused() {
     fs::write(&clock, format!("{boot} 1\n")).unwrap();
     let error = Locks::open(&test_folder.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    // After a reboot no other process uses it yet: the file is replaced.
+    // The file is of an earlier boot, so no running process uses the folder: it is replaced.
     fs::write(&clock, "1 0 1\n").unwrap();
     drop(test_folder.open().await);
     assert_eq!(fs::read_to_string(&clock).unwrap(), used);
@@ -324,7 +324,7 @@ async fn files_of_dead_clients_are_removed() {
     let test_folder = TestFolder::new();
     let locks = test_folder.open().await;
     let clients = test_folder.dir.join("clients");
-    for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.bell"] {
+    for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.socket"] {
         fs::write(clients.join(left), "").unwrap();
     }
     let other = test_folder.open().await;

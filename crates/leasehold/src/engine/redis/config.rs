@@ -14,7 +14,7 @@ use crate::types::{Error, ErrorKind, Result};
 const PORT: u16 = 6379;
 /// The default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
-/// The default prefix of our keys.
+/// The default prefix of keys.
 const PREFIX: &str = "leasehold:";
 /// How long the record of a free lock is kept, so that its tokens rise even if the server's clock
 /// is set back.
@@ -86,7 +86,7 @@ impl fmt::Debug for Login {
 pub struct Tls {
     /// A PEM file with the certificates to trust instead of the system's.
     pub ca: Option<PathBuf>,
-    /// Our own certificate and its key, both PEM files.
+    /// This client's certificate and its key, both PEM files.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -161,7 +161,7 @@ impl Config {
         let simple = self.protocol == Protocol::Simple;
         if simple && (self.strict.is_some() || self.replicas > 0) {
             return Err(invalid_url(
-                "protocol=simple has neither strict nor replicas: both need our own protocol".into(),
+                "protocol=simple has neither strict= nor replicas=: both need the full protocol".into(),
             ));
         }
         if self.login.user.is_some() && self.login.password.is_none() {
@@ -279,7 +279,7 @@ fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
         (None, None) => None,
         _ => {
             return Err(invalid_url(
-                "cert and cert-key belong together: our certificate and its key, both PEM files".into(),
+                "cert and cert-key belong together: this client's certificate and its key, both PEM files".into(),
             ));
         }
     };
@@ -292,11 +292,11 @@ fn prefix(url: &EngineUrl, protocol: Protocol) -> Result<String> {
     let prefix = url.option("prefix").unwrap_or(default);
     if prefix.contains(['{', '}']) || prefix.chars().any(char::is_control) || prefix.len() > 100 {
         return Err(invalid_url(
-            "a prefix has at most 100 bytes, and no braces: they choose the slot in a cluster".into(),
+            "prefix= must be at most 100 bytes, without braces (they select the cluster slot)".into(),
         ));
     }
     if prefix.is_empty() && protocol == Protocol::Full {
-        return Err(invalid_url("an empty prefix would mix our keys with all others".into()));
+        return Err(invalid_url("an empty prefix would mix leasehold's keys with all others".into()));
     }
     Ok(prefix.to_owned())
 }
@@ -347,7 +347,7 @@ mod tests {
             ("redis://h?tls=maybe", "`on` or `off`"),
             ("redis://h?ca=/x", "for TLS"),
             ("rediss://h?cert=/x", "belong together"),
-            ("redis://h?prefix={a}", "no braces"),
+            ("redis://h?prefix={a}", "without braces"),
             ("redis://h?strict=soon", "like 500ms"),
             ("redis://h?strict=25h", "one day"),
             ("redis://h?protocol=simple&strict=1s", "neither strict"),

@@ -64,7 +64,7 @@ async fn open(
     // The connection timeout of redis-rs does not cover the handshakes of TLS and of the protocol.
     let timeout = config.connect_timeout + Duration::from_secs(1);
     let connected = config.clock.timeout(timeout, connecting).await;
-    let tls = if config.tls.is_some() { "; does it speak TLS?" } else { "" };
+    let tls = if config.tls.is_some() { "; check that the server uses TLS here" } else { "" };
     let connected =
         connected.map_err(|_| error::unreachable(address, &format!("no answer within {timeout:?}{tls}")))?;
     connected.map_err(|cause| match cause.is_timeout() {

@@ -150,7 +150,7 @@ impl RedisEngine {
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill_command` adds their keys, and
+    /// Runs one of the scripts on locks of one slot; `fill_command` adds their keys, and
     /// `add_arguments` the arguments before the run's.
     ///
     /// Strict mode has one more key. While the slot moves, that key and the locks may be on
@@ -247,9 +247,13 @@ impl RedisEngine {
                 self.wait_for_replicas(&live.address).await?;
                 // The answer, and the force release as well, may have arrived long before this task
                 // ran.
-                let evicted = self.subscriber.pending_grants.is_force_released(claim.id, token.0);
+                let force_released = self.subscriber.pending_grants.is_force_released(claim.id, token.0);
                 expected.discard();
-                Ok(if evicted { AcquireReply::ForceReleased } else { granted_answer(token, sent, claim.options.ttl) })
+                Ok(if force_released {
+                    AcquireReply::ForceReleased
+                } else {
+                    granted_answer(token, sent, claim.options.ttl)
+                })
             }
             ScriptAnswer::Queued { ahead, recheck, cooling, position } => {
                 self.subscriber.pending_grants.set_waiting(claim.id, sent, position);
@@ -258,10 +262,10 @@ impl RedisEngine {
             }
             ScriptAnswer::Busy { recheck, cooling } => {
                 // The claim was force released while it waited, or its position has expired.
-                let evicted = self.subscriber.pending_grants.is_force_released(claim.id, 0);
+                let force_released = self.subscriber.pending_grants.is_force_released(claim.id, 0);
                 expected.discard();
                 Ok(match cooling {
-                    _ if evicted => AcquireReply::ForceReleased,
+                    _ if force_released => AcquireReply::ForceReleased,
                     Some(left) => AcquireReply::CoolingDown { left },
                     None => AcquireReply::Busy { recheck_after: recheck },
                 })
@@ -341,7 +345,7 @@ fn parse_answer(answer: &Value, address: &Address) -> Result<ScriptAnswer> {
 
 fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
     let number = |at: usize| parts.get(at).and_then(wire::integer);
-    let recheck = |at| number(at).map(|us| u64::try_from(us).ok().map(Duration::from_micros));
+    let recheck = |at| number(at).map(|micros| u64::try_from(micros).ok().map(Duration::from_micros));
     let small = |at| number(at)?.try_into().ok();
     match number(0)? {
         // A heartbeat, and the short path, do not report a cool-down.

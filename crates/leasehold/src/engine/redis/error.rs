@@ -31,7 +31,7 @@ pub fn connect_error(address: &Address, cause: RedisError) -> Error {
         return Error::new(ErrorKind::Denied, message).at_engine(NAME);
     }
     if text.contains("no permissions to") {
-        let message = format!("{address} does not let us ({})", one_line(&cause));
+        let message = format!("{address} denies access ({})", one_line(&cause));
         return Error::new(ErrorKind::Denied, message).at_engine(NAME);
     }
     if cause.kind() == Native::RESP3NotSupported || text.contains("unknown command 'HELLO'") {
@@ -138,8 +138,8 @@ fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
         "MISCONF" => later(Full, format!("{address} cannot save its data and refuses writes ({cause_text})")),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
-            let error = Error::new(Denied, format!("{address} does not let us ({cause_text}); {hint}"));
-            // Our scripts have written before they run these.
+            let error = Error::new(Denied, format!("{address} denies access ({cause_text}); {hint}"));
+            // The scripts have written before they run these.
             let late = ["expire", "ttl"].iter().any(|command| cause_text.to_lowercase().contains(command));
             if late { error.effect_unknown() } else { error }
         }
@@ -151,7 +151,7 @@ fn refusal_error(address: &Address, code: &str, cause_text: &str) -> Error {
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, cause_text.to_owned()).effect_unknown(),
         // The scripts refuse what is stored in another format before they write.
         "ERR" if let Some(found) = unknown_format(cause_text) => Error::unknown_format(found, FORMAT),
-        // Our scripts fail only on data that they did not write.
+        // The scripts fail only on data that they did not write.
         "ERR" if cause_text.contains("user_script:") => {
             Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({cause_text})"))
                 .effect_unknown()
@@ -166,12 +166,12 @@ pub fn is_slot_moving(error: &Error) -> bool {
     error.message_without_location().contains("TRYAGAIN")
 }
 
-/// Whether the server redirects us to another one.
+/// Whether the server redirects this client to another one.
 pub fn is_redirect(cause: &RedisError) -> bool {
     matches!(cause.kind(), Native::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
-/// An answer that none of our scripts returns. Its text is not shown: it may contain claims and
+/// An answer that none of the scripts returns. Its text is not shown: it may contain claims and
 /// owners.
 pub fn unexpected_answer(address: &Address, answer: &redis::Value) -> Error {
     let kind = match answer {

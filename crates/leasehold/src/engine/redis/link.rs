@@ -85,7 +85,7 @@ impl LinkState {
 
 /// What a link reports to its owner.
 pub trait LinkListener: Send + Sync + 'static {
-    /// A message for us arrived.
+    /// A message for this client arrived.
     fn on_message(&self, info: PushInfo);
     /// The connection is up; `is_reconnect`: it was up before, and messages in between are lost.
     fn on_connected(&self, live: &LiveConnection, is_reconnect: bool);
@@ -406,7 +406,8 @@ impl Inner {
         Ok(Arc::new(Connection { connection, address, elected, run_id: run, number }))
     }
 
-    /// Subscribes to our inbox, stores the scripts, and checks that this is the server we want.
+    /// Subscribes to this client's inbox, stores the scripts, and checks that this is the right
+    /// server.
     async fn set_up(&self, connection: &mut MultiplexedConnection, address: &Address) -> Result<Arc<str>> {
         let failed = |cause| error::step_error(address, cause);
         if matches!(self.target, Target::Master(..)) {

@@ -19,15 +19,15 @@
 //!   same step*. It sends one message to the inbox of that waiter. So a hand-off costs one message
 //!   and two scripts (one to join, one to release), however long the queue is. A waiter whose inbox
 //!   has no subscriber (`PUBSUB NUMSUB` returns 0) is skipped in the same script.
-//! - **Wait**: a waiter sends only a heartbeat (`look`) every third of a TTL. The heartbeat also
-//!   serves the queue if a lease has ended. The first waiter sends another `look` when the holder's
-//!   lease ends.
+//! - **Wait** (`heartbeat`): a waiter sends only a heartbeat every third of a TTL. It also serves
+//!   the queue if a lease has ended. The first waiter sends another one when the holder's lease
+//!   ends.
 //! - **Renew**: one script renews up to 128 leases, and several scripts run side by side. Many
 //!   leases of one TTL are renewed as a group (`renewal_groups`).
-//! - **Force release** (`evict`): the script removes the claim and sends a message to its client.
-//!   The token rises if the claim was the only holder. The message voids a grant that the client
-//!   has received but not used: one server delivers messages in order. A copy of the grant that
-//!   arrives over another connection is older than the force release, and does not count.
+//! - **Force release** (`force_release`): the script removes the claim and sends a message to its
+//!   client. The token rises if the claim was the only holder. The message voids a grant that the
+//!   client has received but not used: one server delivers messages in order. A copy of the grant
+//!   that arrives over another connection is older than the force release, and does not count.
 //!
 //! **Inbox.** A client has one connection for everything, over RESP3: its commands, and one channel
 //! of its own with a random name. No lock has a channel.
@@ -50,14 +50,14 @@
 //! | reply to an acquire is lost | the client sends the same claim again: same grant, same token |
 //! | reply to a release is lost | the client sends it again: "not there", as wanted |
 //! | caller drops its request | its claim is released, held or waiting; a late request on a broken connection may leave it for a TTL |
-//! | message of a grant is lost | found by the next heartbeat, or by the `look` after a reconnect; otherwise the grant's lease ends |
+//! | message of a grant is lost | found by the next heartbeat, at the latest the one after a reconnect; otherwise the grant's lease ends |
 //! | old message arrives late | ignored: it names a queue position that the claim no longer has |
 //! | grant and force release arrive before the request is polled again | the force release counts: the request ends with an error |
-//! | message of a force release is lost | found by the next `look`, see below |
+//! | message of a force release is lost | found by the next heartbeat, see below |
 //! | request to release is lost with a connection | no change: the holder keeps the lock, and the operator repeats it |
 //! | waiter dies | its inbox has no subscriber: skipped; with a half-open connection, its grant ends with its TTL |
-//! | holder dies | the first waiter sends a `look` at the end of the lease; the heartbeats of the other waiters are the backup |
-//! | connection breaks | back-off and reconnect; then all waiters send a `look`, and all leases are renewed at once |
+//! | holder dies | the first waiter sends a heartbeat at the end of the lease; the heartbeats of the other waiters are the backup |
+//! | connection breaks | back-off and reconnect; then all waiters send a heartbeat, and all leases are renewed at once |
 //! | server hangs | a request whose caller gave up triggers a `PING`; without an answer the connection is replaced |
 //! | server has dropped the scripts | `NOSCRIPT`: the client sends the script as text |
 //! | fail-over or restart loses a grant | the next renewal (at once, after the reconnect) reports the guard as lost; until then two may hold, the first with the lower token |
@@ -65,7 +65,7 @@
 //! | partitioned master continues | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for replicas |
 //! | slot moves | the client follows `MOVED` and `ASK`; a lock is one key, so it is never in two places |
 //! | slot is half moved, in strict mode (whose own key may be on the other node: `TRYAGAIN`) | held locks are renewed and released without that key; no new grants |
-//! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next `look` |
+//! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next heartbeat |
 //! | new server's clock is ahead or behind (promoted, restarted, new node of a slot) | another run: what other runs wrote counts from when the new run first sees it |
 //! | Sentinels name different masters | the newest election counts: [`sentinel_election`](crate::logic::sentinel_election) |
 //! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals continue |
@@ -75,9 +75,9 @@
 //! | a key is deleted by hand, or evicted by the server | the lock is free; the holder learns it at its next renewal; in a group, at the fourth at the latest |
 //!
 //! - *The message of a force release is lost* only if the connection broke, too. After a break the
-//!   client trusts no grant that its caller has not received. All waiters send a `look`, and all
+//!   client trusts no grant that its caller has not received. All waiters send a heartbeat, and all
 //!   leases are renewed. The lock keeps the last hundred claims that were force released, each for
-//!   its TTL. From this list the `look` reports that the claim is gone.
+//!   its TTL. From this list the heartbeat reports that the claim is gone.
 //! - *A fail-over or restart loses a grant, in strict mode.* The server's `run_id` is not the
 //!   stored one, or none is stored. For the longest lease, the server makes no new grants. An owner
 //!   does not re-enter on a hold that it has not renewed since: the server may have lost that

@@ -198,11 +198,11 @@ impl Nodes {
                 None => return Err(error::step_error(&live.address, cause)),
             }
         }
-        let message = "the cluster redirects in circles: its nodes disagree on who has the slot";
+        let message = "redirect loop: the nodes disagree on which one owns the slot; check CLUSTER NODES";
         Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
     }
 
-    /// Which node the cluster redirects us to, and whether for this request only.
+    /// Which node the cluster redirects this client to, and whether for this request only.
     fn redirect_target(&self, cause: &RedisError, asked: &Address) -> Option<(Arc<Link>, bool)> {
         let Routing::Cluster(map, _) = &self.routing else { return None };
         let only_once = match cause.kind() {
@@ -313,9 +313,9 @@ impl ClusterMap {
         Ok(Arc::clone(link))
     }
 
-    /// Requests the map from the nodes that we know, and then from the seeds; the first answer
-    /// counts. A node that has lost contact with the others may have an old map. Its answer counts
-    /// only if no other node has a better one.
+    /// Requests the map from the known nodes, and then from the seeds; the first answer counts. A
+    /// node that has lost contact with the others may have an old map. Its answer counts only if no
+    /// other node has a better one.
     async fn refresh(&self) -> Result<()> {
         let mut known: Vec<Address> =
             self.slot_table().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();

@@ -13,7 +13,7 @@ use crate::types::{ClaimId, Token};
 pub(crate) enum Notification {
     /// Granted with this token, after the moment at which the claim was last known to wait.
     Granted(Token, Instant),
-    /// The claim should send a `look`.
+    /// The claim should send a heartbeat now.
     Recheck,
     /// Force released.
     ForceReleased,
@@ -157,8 +157,8 @@ impl PendingGrants {
         }
     }
 
-    /// Messages may have been missed: all waiters send a `look`. A force release may have followed
-    /// an unread grant, so that grant is discarded.
+    /// Messages may have been missed: all waiters send a heartbeat. A force release may have
+    /// followed an unread grant, so that grant is discarded.
     pub(crate) fn request_recheck_all(&self) {
         for slot in self.entries().values_mut() {
             (slot.grant, slot.is_recheck_due) = (None, true);

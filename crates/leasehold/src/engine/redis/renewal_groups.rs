@@ -50,7 +50,7 @@ pub(crate) struct RenewalGroup {
     lease_count: AtomicU32,
     /// When the last successful renewal was sent.
     renewed_at: AtomicU64,
-    /// The server's count may differ from ours: the group is no longer used.
+    /// The server's count may differ from this client's: the group is no longer used.
     is_broken: AtomicBool,
 }
 

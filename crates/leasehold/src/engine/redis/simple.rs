@@ -1,10 +1,11 @@
 //! `protocol=simple`: the textbook lock, to share locks with other programs.
 //!
 //! A lock is one string key, acquired with `SET key value NX PX` and released by
-//! compare-and-delete. Its value is `<format>:<claim>:<token>`. Any other value is another holder. The key is the lock's name, after a prefix if there is one. The protocol has
-//! no queue, modes, owners or holder information, and refuses them. Waiters poll. Records have keys
-//! that no lock's name can be. A token is the server's time in microseconds at the grant, and rises
-//! as long as that clock does.
+//! compare-and-delete. Its value is `<format>:<claim>:<token>`. Any other value is another holder.
+//! The key is the lock's name, after a prefix if there is one. The protocol has no queue, modes,
+//! owners or holder information, and refuses them. Waiters poll. Records have keys that no lock's
+//! name can be. A token is the server's time in microseconds at the grant, and rises as long as that
+//! clock does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,12 +57,12 @@ impl SimpleEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let script = |text: &str| CachedScript::new(text.to_owned());
-        let take = script(include_str!("scripts/simple_acquire.lua"));
-        let keep = script(include_str!("scripts/simple_renew.lua"));
-        let give = script(include_str!("scripts/simple_release.lua"));
+        let acquire = script(include_str!("scripts/simple_acquire.lua"));
+        let renew = script(include_str!("scripts/simple_renew.lua"));
+        let release = script(include_str!("scripts/simple_release.lua"));
         let listener = Arc::new(Subscriber::new(clock, "", None));
         let records = StoredRecords::new(format!("{}{RECORD_SEPARATOR}", config.prefix));
-        let locks = [&take, &keep, &give].map(Arc::clone);
+        let locks = [&acquire, &renew, &release].map(Arc::clone);
         let link_factory = LinkFactory {
             config: Arc::clone(&config),
             scripts: locks.into_iter().chain(records.scripts()).collect(),
@@ -76,9 +77,9 @@ impl SimpleEngine {
             clock: clock.clone(),
             nodes,
             subscriber: listener,
-            acquire: take,
-            renew: keep,
-            release: give,
+            acquire,
+            renew,
+            release,
             records,
         }))
     }

@@ -16,13 +16,14 @@ use super::wire::{self, SLOTS};
 use crate::clock::Clock;
 use crate::types::Result;
 
-/// How many slots are touched at once.
+/// In how many slots strict mode's key is refreshed at once.
 const MAX_CONCURRENT_SLOTS: usize = 512;
-/// How often a server is touched while it stays reached. The key of strict mode expires after a
-/// day, and without it the cool-down would start again.
+/// How often strict mode's key is refreshed on a server that stays reachable. The key expires after
+/// a day, and without it the cool-down would start again.
 const EPOCH_REFRESH_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
-/// Touches each server that is reached, in all its slots, while the engine exists.
+/// Refreshes strict mode's key on each server that is reached, in all its slots, while the engine
+/// exists.
 pub(super) async fn keep_epochs_fresh(
     engine: Weak<RedisEngine>,
     clock: Clock,
@@ -41,8 +42,8 @@ pub(super) async fn keep_epochs_fresh(
             (None, Some(_)) => (0..SLOTS).map(Some).collect(),
         };
         for some in slots.chunks(MAX_CONCURRENT_SLOTS) {
-            for touched in join_all(some.iter().map(|slot| refresh_epoch(&engine, *slot))).await {
-                if let Err(error) = touched {
+            for refreshed in join_all(some.iter().map(|slot| refresh_epoch(&engine, *slot))).await {
+                if let Err(error) = refreshed {
                     tracing::debug!(%error, ?address, "strict mode's key could not be refreshed");
                 }
             }

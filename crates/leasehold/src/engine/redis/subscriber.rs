@@ -26,7 +26,7 @@ pub(crate) struct Subscriber {
     pub(crate) renewal_groups: RenewalGroups,
     /// Notified when a cluster's map may be wrong.
     pub(crate) map_stale: Arc<Notify>,
-    /// Receives each server that we have reached, or reached again.
+    /// Receives each server that this client has reached, or reached again.
     pub(crate) reached_servers: Option<UnboundedSender<Address>>,
 }
 
@@ -66,7 +66,7 @@ impl LinkListener for Subscriber {
                     }
                     Some(Message::Recheck(claim)) => self.pending_grants.request_recheck(claim),
                     Some(Message::ForceReleased(claim, position, reason)) => {
-                        tracing::warn!(?claim, reason, "evicted");
+                        tracing::warn!(?claim, reason, "force released");
                         self.pending_grants.set_force_released(claim, position);
                         self.losses.report_lost(claim);
                     }
@@ -74,7 +74,7 @@ impl LinkListener for Subscriber {
                         tracing::info!(?claim, reason, "asked to release");
                         self.losses.report_release_request(claim);
                     }
-                    None => tracing::warn!("our inbox received a message in an unknown format"),
+                    None => tracing::warn!("the inbox received a message in an unknown format"),
                 }
             }
             (PushKind::Invalidate, [Value::Array(keys)]) => {
@@ -175,7 +175,7 @@ mod tests {
     fn a_change_reported_before_mark_armed_leaves_the_watch_unarmed() {
         let watches = KeyWatches::default();
         let (_, asked) = watches.watch("k");
-        // The server has been asked, and has already reported a change, before our task runs again.
+        // The server has been asked, and has already reported a change, before the task runs again.
         watches.notify_changed(b"k");
         watches.mark_armed("k", asked.unwrap());
         assert!(watches.watch("k").1.is_some());

@@ -257,17 +257,30 @@ impl Scripts {
     pub fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
         let Self {
             attempt,
-            heartbeat: look,
+            heartbeat,
             release,
             renew,
-            renew_groups: beat,
-            check_group_members: seen,
-            force_release: evict,
-            acquire_all: all,
+            renew_groups,
+            check_group_members,
+            force_release,
+            acquire_all,
             inspect,
-            refresh_epoch: touch,
+            refresh_epoch,
         } = self;
-        [attempt, look, release, renew, beat, seen, evict, all, inspect, touch].map(Arc::clone).to_vec()
+        [
+            attempt,
+            heartbeat,
+            release,
+            renew,
+            renew_groups,
+            check_group_members,
+            force_release,
+            acquire_all,
+            inspect,
+            refresh_epoch,
+        ]
+        .map(Arc::clone)
+        .to_vec()
     }
 }
 
@@ -396,7 +409,7 @@ pub struct ClaimRecord {
     pub claim: ClaimId,
     /// Zero for a waiter.
     pub token: Token,
-    /// When it expires, in us of the server's clock.
+    /// When it expires, in µs of the server's clock.
     pub expires_at: u64,
     /// The time and the order of its arrival or its grant.
     pub position: u64,

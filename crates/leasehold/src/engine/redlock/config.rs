@@ -54,7 +54,7 @@ impl Config {
         self
     }
 
-    /// The same for any number of nodes, and whether the URL allows an even one.
+    /// Reads a URL with any number of nodes. Also returns whether the URL allows an even number.
     pub fn read_any_count(url: &EngineUrl) -> Result<(Self, bool)> {
         url.refuse_unknown_options(&[&NODE_OPTIONS[..], &QUORUM_OPTIONS].concat())?;
         if url.hosts.is_empty() {

@@ -40,7 +40,7 @@ const LAST_ATTEMPT: u64 = 9_999_999_999_999_999;
 pub struct RedlockEngine {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    /// The number of our inbox.
+    /// The number of this client's inbox.
     inbox: String,
     capabilities: Capabilities,
     pub(super) nodes: Vec<Arc<Node>>,
@@ -48,7 +48,7 @@ pub struct RedlockEngine {
     pub(super) token_guesser: TokenGuesser,
 }
 
-/// Guesses tokens: above all that were seen, and not behind the nodes' clocks.
+/// Guesses tokens: above all that this client has read, and not behind the nodes' clocks.
 #[derive(Debug, Default)]
 pub(super) struct TokenGuesser(AtomicU64);
 
@@ -92,8 +92,8 @@ impl RedlockEngine {
         Self::open_with(config, clock, &inbox, reach).await
     }
 
-    /// The same. `inbox` receives the messages about our claims. `connect` makes the connection to a
-    /// node, which reports to the [`NodeListener`].
+    /// The same. `inbox` receives the messages about this client's claims. `connect` makes the
+    /// connection to a node, which reports to the [`NodeListener`].
     pub(super) async fn open_with(
         config: Config,
         clock: &Clock,
@@ -121,7 +121,7 @@ impl RedlockEngine {
         wire::key(&self.config.nodes[0].prefix, name)
     }
 
-    /// The fastest of the nodes' clocks, in us; zero if none is known yet. A clock that is a
+    /// The fastest of the nodes' clocks, in µs; zero if none is known yet. A clock that is a
     /// century ahead is ignored: a token has 16 digits.
     fn fastest_clock(&self) -> Token {
         Token(

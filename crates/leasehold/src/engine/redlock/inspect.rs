@@ -201,7 +201,7 @@ pub(super) async fn force_release(
             return Ok(ForceReleaseOutcome::new(None, None));
         }
         if stored >= engine.config.quorum.majority {
-            tracing::warn!(%name, ?claim, reason, "evicted");
+            tracing::warn!(%name, ?claim, reason, "force released");
             let held = contender
                 .as_ref()
                 .map_or(Token::default(), |contender: &ContenderView| contender.token.unwrap_or_default());

@@ -16,7 +16,7 @@
 //! - **Token.** A node stores a token only if it is higher than all tokens it stored before, and
 //!   only under a live claim. Two majorities share a node. There the later token was stored after
 //!   the earlier one, so it is higher. This needs no clock. The first round carries a *guess* of
-//!   the token: the fastest node's clock, in us, as far as the client knows it. If a majority
+//!   the token: the fastest node's clock, in µs, as far as the client knows it. If a majority
 //!   stored the guess, the lock is held after one round. Otherwise there is a second round: a
 //!   majority stores a token one above the highest that any node reported, before the lock counts
 //!   as held.
@@ -36,8 +36,8 @@
 //! - **Semaphores.** A claim needs a majority of the nodes, not all of them. Five nodes that admit
 //!   n each would together admit up to 5n/3 claims. Counting on each node is not counting.
 //! - **Shared locks.** A majority keeps readers and writers apart. But without an order over the
-//!   nodes, new readers may enter while a writer waits, and the writer may wait for ever. Our
-//!   read/write locks guarantee that it does not, so there are none here.
+//!   nodes, new readers may enter while a writer waits, and the writer may wait for ever. The
+//!   read/write locks of other engines guarantee that it does not, so there are none here.
 //! - **A queue.** Each node would have an order of its own. The first waiter here could wait for
 //!   the first waiter there, for ever. So waiters retry after random pauses, and no waiter is
 //!   guaranteed a turn.
@@ -75,7 +75,7 @@
 //! | node refuses writes | it does not vote, and the client reconnects after growing pauses |
 //! | clock jumps forward | the node grants earlier, see below |
 //! | record has expired, an hour after its last use | tokens continue from the clock; a record is kept until the node's clock has passed its token |
-//! | claim is force released (`evict`) | it is removed, and a majority stores a higher token, see below |
+//! | claim is force released (`leasehold evict`) | it is removed, and a majority stores a higher token, see below |
 //! | claim to force release has ended already | no node has it, and none stores a token |
 //! | operator requests a release | each node that has the claim publishes that to its client; the first message counts, see below |
 //!

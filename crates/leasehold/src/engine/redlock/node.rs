@@ -22,8 +22,8 @@ use crate::types::{ClaimId, Result};
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
 const MAX_PENDING_RELEASES: usize = 10_000;
 
-/// How often to probe a node that stays reachable: its clock drifts from ours, and the key of
-/// strict mode expires after a day.
+/// How often to probe a node that stays reachable: its clock drifts from this client's, and the key
+/// of strict mode expires after a day.
 const PROBE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One server.
@@ -33,7 +33,7 @@ pub(super) struct Node {
     clock: Clock,
     server: Box<dyn Server>,
     listener: Arc<NodeListener>,
-    /// How far its clock is ahead of ours, in us; zero if unknown.
+    /// How far its clock is ahead of this client's, in µs; zero if unknown.
     clock_ahead_us: AtomicU64,
     pending_releases: Mutex<VecDeque<PendingRelease>>,
     probe_task: Mutex<Option<JoinHandle<()>>>,
@@ -56,18 +56,19 @@ pub(super) struct NodeListener {
 }
 
 impl NodeListener {
-    /// The node has force released a claim of ours.
+    /// The node has force released a claim of this client.
     pub(super) fn on_force_released(&self, claim: ClaimId) {
         self.losses.report_maybe_lost(claim);
     }
 
-    /// An operator requests the release of a claim of ours. Each node that has the claim sends
-    /// this; once is enough.
+    /// An operator requests the release of a claim of this client. Each node that has the claim
+    /// sends this; once is enough.
     pub(super) fn on_release_requested(&self, claim: ClaimId) {
         self.losses.report_release_request(claim);
     }
 
-    /// The node is reached. It may have lost our claims, or not have received them so far.
+    /// The node is reached. It may have lost this client's claims, or not have received them so
+    /// far.
     pub(super) fn on_reached(&self) {
         self.is_unresponsive.store(false, Ordering::SeqCst);
         self.changed.notify_one();
@@ -98,8 +99,8 @@ impl Node {
             pending_releases: Mutex::default(),
             probe_task: Mutex::default(),
         });
-        let touch = Request::new(RequestKind::Probe, Vec::new(), Vec::new());
-        let probe_task = tokio::spawn(keep_probing(Arc::downgrade(&node), clock.clone(), listener, touch));
+        let probe = Request::new(RequestKind::Probe, Vec::new(), Vec::new());
+        let probe_task = tokio::spawn(keep_probing(Arc::downgrade(&node), clock.clone(), listener, probe));
         *node.probe_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe_task);
         node
     }
@@ -109,12 +110,12 @@ impl Node {
         self.server.wait_reached().await
     }
 
-    /// Notes the node's clock, in us.
+    /// Notes the node's clock, in µs.
     pub(super) fn observe_clock(&self, micros: u64) {
         self.clock_ahead_us.store(micros.saturating_sub(self.clock.now().as_nanos() / 1000), Ordering::SeqCst);
     }
 
-    /// The node's clock by now, in us, as far as it is known; zero if it is unknown.
+    /// The node's clock by now, in µs, as far as it is known; zero if it is unknown.
     pub(super) fn clock_us(&self) -> u64 {
         match self.clock_ahead_us.load(Ordering::SeqCst) {
             0 => 0,
@@ -202,7 +203,7 @@ impl Drop for Node {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}, {})", self.address, if self.is_unresponsive() { "silent" } else { "in touch" })
+        write!(f, "Node({}, {})", self.address, if self.is_unresponsive() { "unresponsive" } else { "responding" })
     }
 }
 

@@ -91,8 +91,8 @@ impl Scripts {
 
     /// All scripts, for a server to store.
     pub(super) fn all_scripts(&self) -> Vec<Arc<CachedScript>> {
-        let Self { acquire: take, store_token: write, renew, release, force_release: evict, probe: touch } = self;
-        [take, write, renew, release, evict, touch].map(Arc::clone).to_vec()
+        let Self { acquire, store_token, renew, release, force_release, probe } = self;
+        [acquire, store_token, renew, release, force_release, probe].map(Arc::clone).to_vec()
     }
 }
 
@@ -114,11 +114,11 @@ impl NodeVote {
         let mut reader = Reader(bytes(answer)?);
         let kind = reader.bytes(1)?[0];
         let (last, clock) = (Token(reader.number(16)?), reader.number(16)?);
-        let mut abstains = None;
+        let mut cooling_down = None;
         let vote = match kind {
             b'N' => Vote::No { last_token: last },
             b'A' => {
-                abstains = Some(Duration::from_micros(reader.number(16)?));
+                cooling_down = Some(Duration::from_micros(reader.number(16)?));
                 Vote::CoolingDown
             }
             b'Y' => Vote::Yes {
@@ -128,7 +128,7 @@ impl NodeVote {
             },
             _ => return None,
         };
-        Some(Self { vote, clock: Some(clock), cooling_down: abstains })
+        Some(Self { vote, clock: Some(clock), cooling_down })
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn parse_renewed(answer: &Value, count: usize) -> Option<Vec<Option<b
 pub(super) struct ClaimRecord {
     pub(super) claim: ClaimId,
     pub(super) token: Token,
-    /// When it expires, in us of the node's clock.
+    /// When it expires, in µs of the node's clock.
     pub(super) expires_at: u64,
     pub(super) contender: Contender,
 }
@@ -182,7 +182,7 @@ impl ClaimRecord {
 /// A lock, as one node stores it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredLock {
-    /// The node's time, in us.
+    /// The node's time, in µs.
     pub(super) now: u64,
     pub(super) last_token: Token,
     pub(super) records: Vec<ClaimRecord>,
@@ -215,7 +215,7 @@ impl StoredLock {
     }
 }
 
-/// The answer of `TIME`, in us.
+/// The answer of `TIME`, in µs.
 pub(super) fn parse_time(answer: &Value) -> Option<u64> {
     let Value::Array(parts) = answer else { return None };
     let [seconds, micros] = &parts[..] else { return None };

@@ -20,7 +20,7 @@ pub enum Failure {
     UnexpectedReply(String),
     /// The stored state of a lock cannot be parsed; the text says which lock, and what to do.
     CorruptRow(String),
-    /// The row is stored in this format, which is not ours.
+    /// The row is stored in this format, which this version does not read.
     UnknownFormat(i64),
     /// A limit of claims for one lock was reached.
     Full(String),

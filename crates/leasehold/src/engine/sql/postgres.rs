@@ -95,7 +95,7 @@ impl PostgresConnection {
         let within = config.connect_timeout;
         // A pooler accepts a login even if it has no connection to give.
         let silence = format!(
-            "the login succeeded, but there was no answer within {within:?}: is there a pooler whose connections are all in use?"
+            "the login succeeded, but the server did not respond within {within:?}: a pooler may have all its connections in use"
         );
         match config.clock.timeout(within, connection.fetch_id()).await {
             Ok(Ok(())) => Ok(connection),

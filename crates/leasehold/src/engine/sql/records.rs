@@ -11,7 +11,7 @@
 //! | MySQL does the write, and the query for the time fails | an error with an unknown effect, as above |
 //! | the database's clock is set back | versions go on one by one; the time that is read goes back with it |
 //! | a fail-over loses the last commits | the record is as it was before; the next write gets a version above the lost ones, if the clocks are right |
-//! | the table is missing, and we may not create it | locks work; requests for records fail, with what to do |
+//! | the table is missing, and this client may not create it | locks work; requests for records fail, with what to do |
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -43,7 +43,7 @@ pub(super) struct ClaimEntry {
     /// When the claim is removed unless a caller shows before that it is still wanted. In
     /// nanoseconds of the client's clock.
     wanted_until: AtomicU64,
-    /// What is known of its node at the servers. Locked during each operation on the claim.
+    /// The claim's node as the servers last reported it. Locked during each operation on the claim.
     pub(super) remote: tokio::sync::Mutex<RemoteState>,
     /// The path of its node while it holds the lock; `None` otherwise.
     held_path: Mutex<Option<String>>,

@@ -101,12 +101,12 @@ pub fn open_error(config: &Config, cause: Cause) -> Error {
         return request_error(config, cause);
     }
     let hint = match &config.tls {
-        None => "; if they speak TLS on this port: tls=on&ca=/path/to/ca.pem",
+        None => "; if the servers use TLS here, set tls=on&ca=/path/to/ca.pem",
         Some(tls) if tls.identity.is_some() => {
-            "; do they speak TLS on this port, with a certificate of the authority in ca=?"
+            "; check that the servers use TLS here, with a certificate signed by the authority in ca="
         }
         Some(_) => {
-            "; do they speak TLS on this port, with a certificate of the authority in ca=, and require no client certificate? That is cert= and cert-key="
+            "; check that the servers use TLS here, with a certificate signed by the authority in ca=; if they require a client certificate, set cert= and cert-key="
         }
     };
     if matches!(cause, Cause::Malformed(_)) {

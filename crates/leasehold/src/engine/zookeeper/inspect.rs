@@ -61,7 +61,7 @@ fn token(node: &QueueNode, stat: &Stat) -> Token {
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "the server's clock against ours, only displayed, never used for a decision"
+    reason = "the server's clock against this process's, only displayed, never used for a decision"
 )]
 fn to_contender_view(node: &QueueNode, data: &[u8], stat: &Stat, holds: bool) -> ContenderView {
     let (holder, ttl) = wire::parse_holder_data(data);
@@ -109,7 +109,7 @@ struct ForceReleaseNodes {
     nodes: Vec<(String, i32)>,
     /// The claim's inspection view, by its first node; the token is the highest of its nodes. Its
     /// client may still use any of them: the one that it keeps depends on which session has ended.
-    party: Option<ContenderView>,
+    contender_view: Option<ContenderView>,
     /// The tokens of the other holders and of the first waiter; later waiters have higher ones.
     others: Vec<Token>,
 }
@@ -121,7 +121,7 @@ async fn find_nodes(
     queue: &NodeQueue,
     id: ClaimId,
 ) -> Result<ForceReleaseNodes> {
-    let mut found = ForceReleaseNodes { nodes: Vec::new(), party: None, others: Vec::new() };
+    let mut found = ForceReleaseNodes { nodes: Vec::new(), contender_view: None, others: Vec::new() };
     let (holders, mut waits) = (queue.holder_count(), false);
     for (at, node) in queue.nodes().iter().enumerate() {
         let holds = at < holders;
@@ -132,9 +132,10 @@ async fn find_nodes(
         match session.client.get_data(&path).await {
             Ok((data, stat)) if node.claim == id => {
                 found.nodes.push((path, stat.version));
-                let party = found.party.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
+                let contender_view =
+                    found.contender_view.get_or_insert_with(|| to_contender_view(node, &data, &stat, holds));
                 if holds {
-                    party.token = party.token.max(Some(token(node, &stat)));
+                    contender_view.token = contender_view.token.max(Some(token(node, &stat)));
                 }
             }
             Ok((_, stat)) => {
@@ -181,7 +182,7 @@ pub(super) async fn force_release(
             Err(cause) => return Err(engine.request_error(cause)),
         };
         let queue = steps::build_queue(engine, &session, &folder, &nodes).await?;
-        let ForceReleaseNodes { nodes, party: contender_view, others } =
+        let ForceReleaseNodes { nodes, contender_view, others } =
             find_nodes(engine, &session, &folder, &queue, claim).await?;
         let Some(contender_view) = contender_view else { return Ok(ForceReleaseOutcome::new(None, None)) };
         let mut all = client.new_multi_writer();
@@ -211,7 +212,7 @@ pub(super) async fn force_release(
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
             Err(other) => return Err(engine.request_error(error::into_cause(other.clone()))),
         };
-        tracing::info!(%name, ?claim, reason, "evicted");
+        tracing::info!(%name, ?claim, reason, "force released");
         delete_old_marks(engine, &session, &engine.mark_path(claim)).await;
         let force_release_token = fence::force_release_token(contender_view.token, others, fresh);
         return Ok(ForceReleaseOutcome::new(Some(contender_view), force_release_token));
@@ -264,7 +265,7 @@ pub(super) async fn was_force_released(engine: &ZookeeperEngine, session: &Sessi
 /// Deletes a claim's mark. A later force release deletes what this leaves.
 pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     if let Err(cause) = session.client.delete(&engine.mark_path(claim), None).await {
-        tracing::debug!(%cause, ?claim, "the mark of an eviction could not be deleted");
+        tracing::debug!(%cause, ?claim, "the mark of a force release could not be deleted");
     }
 }
 

@@ -131,7 +131,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     // the TTL.
     drift: Drift { ppm: 0, fixed: Duration::from_millis(2) },
     tolerates: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
-    fails_when: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
+    fails_when: "a leader whose clock runs more than 1 % fast, a server configured to allow sessions shorter than two ticks",
     ..Capabilities::exclusive_only("zookeeper")
 };
 

@@ -533,8 +533,8 @@ async fn wait_loop(
         };
         let event = tokio::select! {
             biased;
-            // Events on the claim's own node come first: a force-released waiter must not take the
-            // lock.
+            // Events on the claim's own node come first: a force-released waiter must not acquire
+            // the lock.
             event = next_own_event(&mut remote.own_watch) => {
                 remote.own_watch = None;
                 if ends_wait(event.event_type) {

@@ -6,8 +6,8 @@
 //! | `<base>/<name>` | container | one lock; vanishes when unused for a while. Its data is the lock's name |
 //! | `<base>/%records` | persistent | all records; written to learn the leader's time. No lock's node has this name |
 //! | `<base>/%records/<name>` | persistent | one record: format number, line break, value; without data: removed |
-//! | `<base>/%evicted/<format>-<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
-//! | `<base>/%evicted/<format>-<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
+//! | `<base>/%force-released/<format>-<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
+//! | `<base>/%force-released/<format>-<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
 //! | `<base>/<name>/<format>-<claim>-<mode>-<owner>-<re-entry>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
 //!
 //! The names contain everything that decides, so that one list of them is enough. A node that begins
@@ -26,7 +26,7 @@ const NONE: &str = "0";
 pub const RECORDS: &str = "%records";
 
 /// The folder of the marks that force releases leave.
-pub const MARKS_FOLDER: &str = "%evicted";
+pub const MARKS_FOLDER: &str = "%force-released";
 
 /// A lock name as a node's name. Letters, digits and a few signs stay; every other byte becomes `%`
 /// and two hex digits. No two names get the same node, and no server refuses or reserves one.
@@ -57,7 +57,7 @@ pub fn unescape_name(node: &str) -> Option<LockName> {
         }
     }
     let name = LockName::new(String::from_utf8(bytes).ok()?).ok()?;
-    // We would have written this name differently, so it is not ours.
+    // This library would have written this name differently, so it did not write it.
     (escape_name(name.as_str()) == node).then_some(name)
 }
 
@@ -112,7 +112,7 @@ pub fn parse_node_name(node: &str) -> Option<QueueNode> {
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
     let parsed = QueueNode { claim, mode, owner, reentry, sequence: seq.parse().ok()? };
-    // We would have written this name differently, so it is not ours.
+    // This library would have written this name differently, so it did not write it.
     (self::node_name(&parsed) == node).then_some(parsed)
 }
 
@@ -127,7 +127,8 @@ pub fn parse_node_names(nodes: &[String]) -> Result<Vec<QueueNode>> {
     }
 }
 
-/// The format number of a node, if it is another one than ours: up to three digits before a hyphen.
+/// The format number of a node, if it is another one than `FORMAT`: up to three digits before a
+/// hyphen.
 pub fn other_format(node: &str) -> Option<&str> {
     let (format, _) = node.split_once('-')?;
     let is_number = matches!(format.len(), 1..=3) && format.bytes().all(|byte| byte.is_ascii_digit());

@@ -105,7 +105,8 @@ async fn trigger_every_metric() -> Arc<RecordedMetrics> {
     fence.admit("a", Token(9)).unwrap();
     fence.admit("a", guard.token()).unwrap_err();
     let _ = guard.release().await.unwrap();
-    for (name, reply) in [("taken", ScriptedReply::RenewAs(RenewReply::Lost)), ("expired", ScriptedReply::Fail(true))] {
+    for (name, reply) in [("revoked", ScriptedReply::RenewAs(RenewReply::Lost)), ("expired", ScriptedReply::Fail(true))]
+    {
         spy.reply_always(Call::Renew, reply);
         let guard = locks.mutex(name).lock().await.unwrap();
         advance_in_steps(&manual_clock, TTL, Duration::from_millis(500)).await;
@@ -149,7 +150,7 @@ async fn counters_count_each_request_and_release_once() {
         ("leasehold_acquire_total", "timeout", 1),
         ("leasehold_acquire_total", "cancelled", 1),
         ("leasehold_contended_total", "", 3),
-        ("leasehold_lost_total", "taken", 1),
+        ("leasehold_lost_total", "revoked", 1),
         ("leasehold_lost_total", "expired", 1),
         ("leasehold_lost_total", "max-hold", 1),
         ("leasehold_lost_total", "release-requested", 1),

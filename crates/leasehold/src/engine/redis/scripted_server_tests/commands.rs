@@ -24,15 +24,15 @@ impl ScriptedServer {
     pub(super) fn heard(&self, words: &[Vec<u8>]) -> (Reaction, &'static str) {
         let kind = self.name(words);
         let claims = match kind {
-            "attempt" | "look" | "release" => vec![claim(&words[4])],
+            "attempt" | "heartbeat" | "release" => vec![claim(&words[4])],
             // The last word is the server's run.
             "renew" => words[3 + keys(words) + 4..words.len() - 1].iter().map(|word| claim(word)).collect(),
             _ => Vec::new(),
         };
-        let seen = ReceivedRequest { at: self.clock.now(), kind, claims };
+        let request = ReceivedRequest { at: self.clock.now(), kind, claims };
         let mut state = self.state();
-        state.requests.push(seen.clone());
-        ((state.on_request)(seen), kind)
+        state.requests.push(request.clone());
+        ((state.on_request)(request), kind)
     }
 
     /// Does it, and returns the answer.

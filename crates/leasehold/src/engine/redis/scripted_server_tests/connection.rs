@@ -75,8 +75,8 @@ fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
         let guard = locks.mutex("a").lock().await.unwrap();
         server.clock.sleep(LONGEST_PAUSE).await;
         let before = server.connect_times().len();
-        server.on_request(|seen| {
-            if matches!(seen.kind, "hello" | "subscribe" | "load") { Reaction::Answer } else { Reaction::Disconnect }
+        server.on_request(|request| {
+            if matches!(request.kind, "hello" | "subscribe" | "load") { Reaction::Answer } else { Reaction::Disconnect }
         });
         server.disconnect_all();
         server.clock.sleep(TTL * 2).await;
@@ -108,7 +108,7 @@ fn a_server_that_answers_once_per_connection_is_not_flooded_with_connections() {
         // Each connection renews, since all leases may be lost, and ends with the answer.
         server.on_request({
             let mut answered = false;
-            move |seen| match seen.kind {
+            move |request| match request.kind {
                 "hello" => {
                     answered = false;
                     Reaction::Answer
@@ -135,7 +135,7 @@ fn a_read_only_server_is_not_stormed() {
         let locks = server.open(TTL).await.unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();
         let before = server.connect_times().len();
-        server.on_request(|seen| match seen.kind {
+        server.on_request(|request| match request.kind {
             "attempt" | "renew" | "release" => {
                 Reaction::Refuse("READONLY You can't write against a read only replica.")
             }
@@ -177,7 +177,7 @@ fn a_server_read_only_for_half_a_ttl_loses_no_lock() {
                 let guard = locks.mutex("a").lock().await.unwrap();
                 server.clock.sleep(ttl + ttl / 60 * part).await;
                 let before = server.connect_times().len();
-                server.on_request(|seen| match seen.kind {
+                server.on_request(|request| match request.kind {
                     "attempt" | "renew" | "release" => {
                         Reaction::Refuse("READONLY You can't write against a read only replica.")
                     }
@@ -220,7 +220,7 @@ fn a_connection_that_stops_responding_is_replaced() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         let before = server.connect_times().len();
-        server.on_request(|seen| if seen.kind == "ping" { Reaction::Hang } else { Reaction::Answer });
+        server.on_request(|request| if request.kind == "ping" { Reaction::Hang } else { Reaction::Answer });
         // An idle connection is checked after five seconds, and closed two seconds later.
         server.clock.sleep(Duration::from_secs(8)).await;
         assert_eq!(server.connect_times().len(), before + 1);

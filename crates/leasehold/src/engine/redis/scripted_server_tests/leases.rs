@@ -13,7 +13,7 @@ use crate::types::{Effect, ErrorKind};
 fn a_call_without_an_answer_ends_at_its_timeout() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
-        server.on_request(|seen| if seen.kind == "attempt" { Reaction::Hang } else { Reaction::Answer });
+        server.on_request(|request| if request.kind == "attempt" { Reaction::Hang } else { Reaction::Answer });
         let start = server.clock.now();
         let error = locks.mutex("a").try_lock().await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
@@ -35,7 +35,7 @@ fn leases_are_renewed_after_a_third_of_their_ttl() {
         server.clock.sleep(TTL * 10).await;
         assert!(guard.is_held());
         let mut times = vec![start];
-        times.extend(server.requests("renew").iter().map(|seen| seen.at));
+        times.extend(server.requests("renew").iter().map(|request| request.at));
         assert!((30..=40).contains(&times.len()), "{}", times.len());
         for pair in times.windows(2) {
             let gap = pair[1].duration_since(pair[0]);
@@ -58,9 +58,9 @@ fn after_a_reconnect_every_lease_is_renewed_at_once() {
         let cut = server.clock.now();
         server.clock.sleep(TTL / 10).await;
         let renewed = server.requests("renew");
-        let claims: usize = renewed.iter().map(|seen| seen.claims.len()).sum();
+        let claims: usize = renewed.iter().map(|request| request.claims.len()).sum();
         assert_eq!(claims, 3, "long before a third of the TTL");
-        assert!(renewed.iter().all(|seen| seen.at.duration_since(cut) <= millis(50)), "{renewed:?}");
+        assert!(renewed.iter().all(|request| request.at.duration_since(cut) <= millis(50)), "{renewed:?}");
         assert!(guards.iter().all(crate::Guard::is_held));
     });
 }
@@ -71,7 +71,7 @@ fn a_lost_reply_is_retried_with_the_same_claim() {
         let locks = server.open(TTL).await.unwrap();
         server.on_request({
             let mut lost = false;
-            move |seen| match seen.kind {
+            move |request| match request.kind {
                 "attempt" if !std::mem::replace(&mut lost, true) => Reaction::LoseAnswer,
                 _ => Reaction::Answer,
             }
@@ -86,7 +86,7 @@ fn a_lost_reply_is_retried_with_the_same_claim() {
         // done.
         server.on_request({
             let mut lost = false;
-            move |seen| match seen.kind {
+            move |request| match request.kind {
                 "release" if !std::mem::replace(&mut lost, true) => Reaction::LoseAnswer,
                 _ => Reaction::Answer,
             }
@@ -118,8 +118,9 @@ fn a_lease_the_server_forgot_is_lost_at_the_next_renewal() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();
-        server
-            .on_request(|seen| if seen.kind == "renew" { Reaction::SendRaw(b"$1\r\n0\r\n") } else { Reaction::Answer });
+        server.on_request(
+            |request| if request.kind == "renew" { Reaction::SendRaw(b"$1\r\n0\r\n") } else { Reaction::Answer },
+        );
         assert_eq!(guard.lost().await, LostReason::Revoked);
     });
 }
@@ -147,8 +148,8 @@ fn nonsense_is_an_error() {
         with_server(async |server| {
             let locks = server.open(TTL).await.unwrap();
             let guard = locks.mutex("b").lock().await.unwrap();
-            server.on_request(move |seen| match seen.kind {
-                "attempt" | "renew" | "release" | "look" => Reaction::SendRaw(word),
+            server.on_request(move |request| match request.kind {
+                "attempt" | "renew" | "release" | "heartbeat" => Reaction::SendRaw(word),
                 _ => Reaction::Answer,
             });
             let got = locks.mutex("a").timeout(millis(500)).lock().await;
@@ -172,7 +173,7 @@ fn a_server_that_refuses_every_script_is_retried_with_pauses() {
     with_server(async |server| {
         let locks = server.open(TTL).await.unwrap();
         server.on_request(
-            |seen| if seen.kind == "attempt" { Reaction::Refuse("LOADING wait") } else { Reaction::Answer },
+            |request| if request.kind == "attempt" { Reaction::Refuse("LOADING wait") } else { Reaction::Answer },
         );
         let wait = Duration::from_secs(8);
         let error = locks.mutex("a").timeout(wait).lock().await.unwrap_err();

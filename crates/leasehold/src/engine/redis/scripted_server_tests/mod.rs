@@ -1,4 +1,4 @@
-//! The engine on streams in memory, in virtual time: redis-rs, our link, the acquire loop and the
+//! The engine on streams in memory, in virtual time: redis-rs, the link, the acquire loop and the
 //! keeper are the real ones, with scripted servers and Sentinels behind them. Scripted answers
 //! belong here only; the conformance suite runs on real servers.
 

@@ -119,7 +119,7 @@ async fn run_client(
             biased;
             reason = guard.lost() => {
                 let late = clock.now().duration_since(guard.deadline());
-                locked_checker().report.count(if reason == crate::LostReason::Expired { "expired" } else { "taken" });
+                locked_checker().report.count(if reason == crate::LostReason::Expired { "expired" } else { "revoked" });
                 if late > Duration::from_millis(2) {
                     locked_checker().report.violations.push(format!("{client} learned of its loss {late:?} late"));
                 }
@@ -146,14 +146,17 @@ fn run(seed: u64, logs: bool) -> Report {
             clients.push(server.open(plan.ttl).await.expect("it answers"));
         }
         let (mut reaction_rng, mut connection_rng) = (Rng::new(seed ^ 1), Rng::new(seed ^ 2));
-        let looks = Arc::clone(&checker);
-        server.on_request(move |seen| {
-            let mut checker = looks.lock().expect("one thread");
-            checker.check(seen.at);
+        let request_checker = Arc::clone(&checker);
+        server.on_request(move |request| {
+            let mut checker = request_checker.lock().expect("one thread");
+            checker.check(request.at);
             checker.report.count("requests");
             let reaction = plan.choose_reaction(&mut reaction_rng);
             if logs {
-                checker.report.log.push(format!("{:?} {} {:?}: {reaction:?}", seen.at, seen.kind, seen.claims));
+                checker
+                    .report
+                    .log
+                    .push(format!("{:?} {} {:?}: {reaction:?}", request.at, request.kind, request.claims));
             }
             reaction
         });

@@ -1,4 +1,4 @@
-//! The part of RESP that our own requests need.
+//! The part of RESP that the requests need.
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 

@@ -87,7 +87,7 @@ impl ScriptedServer {
         let scripts = Scripts::new(false);
         let named = [
             (&scripts.attempt, "attempt"),
-            (&scripts.heartbeat, "look"),
+            (&scripts.heartbeat, "heartbeat"),
             (&scripts.release, "release"),
             (&scripts.renew, "renew"),
         ];
@@ -145,7 +145,7 @@ impl ScriptedServer {
 
     /// The requests of this kind so far.
     pub(super) fn requests(&self, kind: &str) -> Vec<ReceivedRequest> {
-        self.state().requests.iter().filter(|seen| seen.kind == kind).cloned().collect()
+        self.state().requests.iter().filter(|request| request.kind == kind).cloned().collect()
     }
 
     /// The claims that hold a lock, by the server's state.

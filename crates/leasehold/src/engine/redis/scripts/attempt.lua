@@ -4,8 +4,8 @@ local key, claim, contender = KEYS[1], ARGV[1], ARGV[5]
 local main = call('HGET', key, 'm')
 local kind = check(main) and (byte(main, 2) or 0)
 -- Most locks are mutexes without an owner. For them this part, up to the tables, does the same as
--- what follows the tables, in fewer steps. First case: the lock is free or ours, and wanted
--- exclusively.
+-- what follows the tables, in fewer steps. First case: the lock is free or held by this claim,
+-- and wanted exclusively.
 if frozen == 0 and byte(contender) == 69 then
   local kept, mine, live, ours = '0', false, false, true
   if kind then kept = sub(main, 19, 28) end
@@ -35,7 +35,8 @@ if frozen == 0 and byte(contender) == 69 then
     return token
   end
   if ours and ARGV[2] == '1' and sub(contender, 14, 29) == NONE then
-    -- Second case: the lock has one exclusive holder, and we wait, as the first or behind others.
+    -- Second case: the lock has one exclusive holder, and the claim joins the queue, as the first
+    -- or behind others.
     local before, at, ahead, till, fields
     if kind == 72 then
       local holder, token = sub(main, 45, 60), sub(main, 3, 18)

@@ -15,8 +15,8 @@ if rec then
       last = last >= now and last + 1 or now
       fence = last
     end
-    -- While strict mode cools down, a holder may be missing here: a token above the evicted one
-    -- could refuse it. So none is advised.
+    -- While strict mode cools down, a holder may be missing here: a token above the force-released
+    -- one could refuse it. So none is advised.
     if frozen > 0 then lowest = token_of(rec) end
   end
   notify(rec, FORMAT .. 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
@@ -24,14 +24,14 @@ if rec then
   settle()
 end
 close()
--- The client may miss the message: its next `look` reports the force release again. Only the last
--- hundred are kept, each for the claim's TTL.
+-- The client may miss the message: its next heartbeat reports the force release again. Only the
+-- last hundred are kept, each for the claim's TTL.
 if rec then
-  local evictions, kept_evictions = call('HGET', name, 'x') or '', {}
-  for at = math.max(#evictions - 99 * 32, 0) + 1, #evictions, 32 do
-    if sub(evictions, at + 16, at + 31) > clock then kept_evictions[#kept_evictions + 1] = sub(evictions, at, at + 31) end
+  local listed, recent = call('HGET', name, 'x') or '', {}
+  for at = math.max(#listed - 99 * 32, 0) + 1, #listed, 32 do
+    if sub(listed, at + 16, at + 31) > clock then recent[#recent + 1] = sub(listed, at, at + 31) end
   end
-  kept_evictions[#kept_evictions + 1] = ARGV[1] .. n16(now + ttl_of(rec))
-  call('HSET', name, 'x', table.concat(kept_evictions))
+  recent[#recent + 1] = ARGV[1] .. n16(now + ttl_of(rec))
+  call('HSET', name, 'x', table.concat(recent))
 end
 return { fence, lowest, rec, now }

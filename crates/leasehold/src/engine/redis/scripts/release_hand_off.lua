@@ -20,7 +20,7 @@ if frozen == 0 and sub(main, 125, 142) == '000001000000000001' and sub(main, 29,
     if old then call('EXPIRE', key, long + ARGV[3]) end
     call('PUBLISH', inbox, FORMAT .. 'G' .. first .. token .. sub(rec, 33, 48))
     local next = after ~= NONE and call('HGET', key, after)
-    -- An earlier answer may have put off the next `look` of the new first waiter until after the
+    -- An earlier answer may have put off the next heartbeat of the new first waiter until after the
     -- end of this lease.
     if next and ttl * 3 < num(sub(next, 82, 93)) then
       call('PUBLISH', sub(key, 1, num(sub(next, 110, 112))) .. 'i' .. sub(next, 113, 128), FORMAT .. 'L' .. after)

@@ -1,4 +1,4 @@
--- Renews groups of leases. KEYS: the groups. ARGV: for each its TTL (us), how many leases it must
+-- Renews groups of leases. KEYS: the groups. ARGV: for each its TTL (µs), how many leases it must
 -- have, and how long the key is kept (s); then this server's run (of its run_id). Returns for each
 -- 1: renewed; 0: it is missing, has another number of leases, or has expired. A group that was
 -- written in another run is renewed, and gets this run.

@@ -1,6 +1,6 @@
 -- Writes a record if its version is still the one that was read (16 digits; zeros if there was
 -- none). An empty value removes the record. Its version stays for a day; by then the clock is far
--- beyond it. Returns the time in us and, if the record was written, its version; zero if it was
+-- beyond it. Returns the time in µs and, if the record was written, its version; zero if it was
 -- removed.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -11,7 +11,7 @@
 --                                           token since place before behind contender
 --
 -- The parts:
--- - Times are in us, with 16 digits, as a token has. `kept` is the second (10 digits) in which the
+-- - Times are in µs, with 16 digits, as a token has. `kept` is the second (10 digits) in which the
 --   key expires.
 -- - `since` is when the claim last renewed or sent a heartbeat. It expires a TTL later.
 -- - `run` (8 digits) is the run of the server that wrote the entry. No decision compares times of
@@ -28,7 +28,7 @@
 --   renewed nor sent a heartbeat.
 --
 -- The field `x` lists the claims that were force released last: each claim (16 bytes) with the time
--- (16 digits) until which a `look` of that claim reports it.
+-- (16 digits) until which a heartbeat of that claim reports it.
 local RETAIN = num(ARGV[3])
 local name, kept, longest, cache, dirty, gone
 local writing = false
@@ -55,7 +55,7 @@ local function inbox(rec) return sub(name, 1, num(sub(rec, 110, 112))) .. 'i' ..
 -- Sends a message to a claim's client if that client subscribes on this very node: what the cluster
 -- bus forwards to other nodes does not count. The client of an inherited claim may not know yet
 -- that it must subscribe here. It gets the message over the bus, or learns the same by its next
--- `look`.
+-- heartbeat.
 local function notify(rec, message)
   if not is_inherited(rec) and call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
   -- A server that refuses writes now (too few replicas, a full disk) fails here, before it
@@ -354,7 +354,7 @@ local function settle(me)
       local token = entry(rec)
       if not token then
         -- The claim has just become the first in the queue. An earlier answer may have put off its
-        -- next `look` until after the end of a lease.
+        -- next heartbeat until after the end of a lease.
         if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then notify(rec, FORMAT .. 'L' .. claim) end
         front = claim
         return
@@ -370,7 +370,7 @@ local function settle(me)
   end
 end
 
--- In how many us the lock may become free without a release; -1: it has no holder.
+-- In how many µs the lock may become free without a release; -1: it has no holder.
 local function recheck()
   if frozen > 0 then return frozen - now end
   return holders == 0 and -1 or soonest - now

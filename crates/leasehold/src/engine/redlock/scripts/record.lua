@@ -7,9 +7,10 @@ local function later(a, b)
   return a > b and a or b
 end
 
--- Reads a lock for a claim. Returns the highest token; our own record; the highest token of the
--- same owner's other claims; when another owner's last claim expires; and a table for `store`. That
--- table has the beginning of the string, the others' records, and when the last of them expires.
+-- Reads a lock for a claim. Returns the highest token; this client's own record; the highest token
+-- of the same owner's other claims; when another owner's last claim expires; and a table for
+-- `store`. That table has the beginning of the string, the others' records, and when the last of
+-- them expires.
 local function see(key, text, claim, owner)
   local gone, last, same, mine, till, dead, moved = ZERO, ZERO, ZERO, nil, nil, false, false
   local rest = { back = ZERO, by = NONE, records = '', ends = 0 }

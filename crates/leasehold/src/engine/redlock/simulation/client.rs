@@ -70,7 +70,7 @@ async fn acquire(world: &World, client: usize, mutex: &Mutex, wait: Duration) ->
     let elapsed = world.clock.now().duration_since(start);
     world.record_event(|| format!("{client} receives {answer:?} after {elapsed:?}"));
     let call = match &answer {
-        Ok(Some(_)) => "taken",
+        Ok(Some(_)) => "granted",
         Ok(None) => "busy",
         Err(error) if error.kind() == ErrorKind::Timeout => "timeouts",
         Err(error) if error.kind() == ErrorKind::Unavailable => "unavailable",

@@ -102,7 +102,7 @@ async fn keep_connected(
     listener: Arc<NodeListener>,
 ) {
     let mut number = 0;
-    // One reference is our own.
+    // One reference is the network's own.
     while Arc::strong_count(&state) > 1 {
         if world.can_connect(client, server) {
             number += 1;

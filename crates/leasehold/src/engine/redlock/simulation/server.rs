@@ -17,15 +17,15 @@ use crate::types::{ClaimId, Owner, Token};
 #[derive(Debug)]
 pub(super) struct SimulatedServer {
     locks: BTreeMap<String, AcceptorState>,
-    /// All claims that this server has ever seen, by lock.
+    /// All claims that this server has ever received, by lock.
     claims: BTreeSet<(String, ClaimId)>,
-    /// Its clock at the start, in us, and by how many parts per million it is fast.
+    /// Its clock at the start, in µs, and by how many parts per million it is fast.
     clock_base: u64,
     drift_ppm: i64,
     start: Instant,
     pub(super) is_up: bool,
     pub(super) hangs_until: Instant,
-    /// In us of its own clock.
+    /// In µs of its own clock.
     cool_down_until: u64,
     /// How many requests of each kind it received.
     pub(super) request_counts: BTreeMap<&'static str, u64>,
@@ -46,7 +46,7 @@ impl SimulatedServer {
         }
     }
 
-    /// Its clock, in us.
+    /// Its clock, in µs.
     pub(super) fn clock_us(&self, now: Instant) -> u64 {
         let passed = now.duration_since(self.start).as_micros() as i64;
         self.clock_base.saturating_add_signed(passed + passed * self.drift_ppm / 1_000_000)
@@ -67,8 +67,8 @@ impl SimulatedServer {
 
     fn lock(&mut self, key: &str, claim: ClaimId) -> &mut AcceptorState {
         self.claims.insert((key.to_owned(), claim));
-        let abstains_until = self.cool_down_until;
-        self.locks.entry(key.to_owned()).or_insert_with(|| AcceptorState::cooling_down(abstains_until))
+        let cool_down_until = self.cool_down_until;
+        self.locks.entry(key.to_owned()).or_insert_with(|| AcceptorState::cooling_down(cool_down_until))
     }
 
     /// Serves a request, and answers as a script does.
@@ -79,12 +79,12 @@ impl SimulatedServer {
         match request.kind {
             RequestKind::Probe => text(&digits(time)),
             RequestKind::Acquire => {
-                count(self, "takes");
+                count(self, "acquires");
                 let (ask, guess) = (parse_ask(word(0), word(1), word(4)), Token(number(word(3))));
-                let abstains_until = self.cool_down_until;
+                let cool_down_until = self.cool_down_until;
                 let lock = self.lock(&request.keys[0], ask.claim);
                 let before = lock.last_token();
-                encode_vote(lock.acquire(time, ask, guess), (guess, before), (time, abstains_until), lock.last_token())
+                encode_vote(lock.acquire(time, ask, guess), (guess, before), (time, cool_down_until), lock.last_token())
             }
             RequestKind::StoreToken => {
                 count(self, "writes");
@@ -168,7 +168,7 @@ fn parse_ask(id: &[u8], attempt: &[u8], contender: &[u8]) -> ClaimRequest {
     ClaimRequest { owner: parse_owner(&contender[13..29]), ttl, ..ask_without_ttl(id, attempt) }
 }
 
-/// The same answer as the script `take` gives.
+/// The same answer as the script `acquire` gives.
 fn encode_vote(vote: Vote, (guess, before): (Token, Token), (time, until): (u64, u64), last: Token) -> Value {
     let d = digits;
     match vote {

@@ -194,10 +194,10 @@ fn a_waiter_retries_after_pauses_that_grow_to_a_quarter_of_a_second() {
         async |world| {
             let (one, other) = (world.client(0).await, world.client(1).await);
             let guard = one.mutex(LOCK).lock().await.unwrap();
-            let before = world.server(0).request_counts["takes"];
+            let before = world.server(0).request_counts["acquires"];
             let error = other.mutex(LOCK).timeout(seconds(20)).lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-            let asked = world.server(0).request_counts["takes"] - before;
+            let asked = world.server(0).request_counts["acquires"] - before;
             // Each pause but the first few is between an eighth and a quarter of a second, and an
             // attempt takes a round trip or two.
             assert!((20 * 4 * 8 / 10..20 * 8 + 10).contains(&asked), "{asked}");
@@ -238,8 +238,8 @@ fn a_force_released_holder_learns_of_it_at_its_next_renewal() {
             world.clock.sleep(TRIP).await;
             let live = world.server(0).live_claims(world.clock.now());
             let start = world.clock.now();
-            let evicted = other.force_release(LOCK, live[0].1).await.unwrap();
-            let fence = evicted.fence_token.expect("a token");
+            let force_released = other.force_release(LOCK, live[0].1).await.unwrap();
+            let fence = force_released.fence_token.expect("a token");
             assert!(fence > guard.token());
             assert_eq!(guard.lost().await, LostReason::Revoked);
             assert!(world.clock.now().duration_since(start) <= TTL / 3 + TRIP);

@@ -147,7 +147,7 @@ impl LeaseEngine {
         }
         let Some(waiter) = inner.waiters.get(&claim).cloned() else {
             // The notification may arrive before the reply to the statement that queued the claim.
-            inner.has_missed_notification |= inner.is_running_rounds;
+            inner.has_missed_notification |= inner.is_running_batches;
             return;
         };
         if !waiter.is_newer_grant(token) {
@@ -279,9 +279,8 @@ impl LeaseEngine {
         }
     }
 
-    /// Replaces an error by the answer `waiting` if the server refused a connection because it had
-    /// none left. The claim then keeps waiting, and keeps its queue position until that expires.
-    /// `refusals` is the number of refusals before the request.
+    /// Turns "too many connections" into `waiting`, so that the claim keeps its queue position.
+    /// `refusals` is the number of refused connections before the request.
     fn keep_waiting_if_refused(
         &self,
         answer: Result<AcquireReply>,

@@ -1,8 +1,8 @@
 //! Inspection of locks: what their rows show.
 
+use super::batch::corrupt_row;
 use super::engine::{DEFAULT_STEP_TIMEOUT, LeaseEngine};
 use super::lock_state::{LockState, lock};
-use super::round::corrupt_row;
 use super::state::{self, instant_from_micros};
 use super::step::{Op, to_contender_view};
 use super::wire::{self, StoredRow};

@@ -1,4 +1,4 @@
-//! One lock, as this client sees it. Requests run one round at a time: a round is one statement for
+//! One lock, as this client sees it. Requests run one batch at a time: a batch is one statement for
 //! all pending requests.
 
 use std::collections::HashMap;
@@ -26,8 +26,8 @@ pub(super) struct CachedRow {
     pub(super) reading: ClockReading,
 }
 
-/// The database's clock compared with ours: it showed `server_time` at some moment between `sent`
-/// and `received`.
+/// The database's clock compared with this client's: it showed `server_time` at some moment between
+/// `sent` and `received`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockReading {
     pub(super) sent: Instant,
@@ -62,7 +62,7 @@ pub(super) struct PendingOp {
     pub(super) reply: oneshot::Sender<OpResult>,
 }
 
-/// One of our waiters.
+/// One of this client's waiters.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) wakeup: Notify,
@@ -128,7 +128,7 @@ impl Waiter {
         self.is_polled(now) && !self.is_releasing.load(Ordering::SeqCst) && !self.is_backing_off.load(Ordering::SeqCst)
     }
 
-    /// Grants it the lock; the lease lasts until `end` on our clock.
+    /// Grants it the lock; the lease lasts until `end` on this client's clock.
     pub(super) fn grant(&self, token: Token, end: Instant) {
         *lock(&self.granted) = Some((token, end));
         self.wakeup.notify_one();
@@ -160,25 +160,26 @@ pub(super) struct LockState {
 #[derive(Debug, Default)]
 pub(super) struct LockStateInner {
     pub(super) row: Option<CachedRow>,
-    /// Which of our claims has the lock, and which may get it next without a statement in between.
+    /// Which of this client's claims has the lock, and which may get it next without a statement in
+    /// between.
     pub(super) local_hand_offs: Option<LocalHandOff>,
-    /// The highest token in any write that we sent since this entry was created.
+    /// The highest token in any write that this client sent since this entry was created.
     pub(super) max_token_sent: u64,
     /// How many writes were started: one whose reply is lost may have taken effect.
     pub(super) writes_begun: u64,
-    /// Whether a write that we sent may still take effect. No local hand-offs until a later write
-    /// succeeds.
+    /// Whether a write that this client sent may still take effect. No local hand-offs until a
+    /// later write succeeds.
     pub(super) has_uncertain_write: bool,
     /// How many changes by others were reported. A statement sent before the last one does not show
     /// the latest state.
     pub(super) foreign_changes: u64,
     pub(super) pending: Vec<PendingOp>,
-    /// Whether a task runs rounds.
-    pub(super) is_running_rounds: bool,
+    /// Whether a task runs batches.
+    pub(super) is_running_batches: bool,
     pub(super) waiters: HashMap<ClaimId, Arc<Waiter>>,
-    /// Whether a task watches on behalf of our waiters.
+    /// Whether a task watches on behalf of this client's waiters.
     pub(super) has_wait_task: bool,
-    /// Which of our claims have a wake-up lock.
+    /// Which of this client's claims have a wake-up lock.
     pub(super) wakeups: ClaimWakeups,
     /// Whether a notification arrived for a claim that had no waiter entry yet.
     pub(super) has_missed_notification: bool,
@@ -221,8 +222,8 @@ impl LockStateInner {
         }
     }
 
-    /// Hands the lock off locally when one of our claims releases it: if the next waiter is ours,
-    /// it gets the lock at once. The row is written later.
+    /// Hands the lock off locally when one of this client's claims releases it: if the next
+    /// waiter is this client's, too, it gets the lock at once. The row is written later.
     pub(super) fn hand_off_locally(&mut self, claim: ClaimId, now: Instant) -> bool {
         let waiters = &self.waiters;
         let ready = |next: ClaimId| waiters.get(&next).is_some_and(|waiter| waiter.can_take_hand_off(now));
@@ -237,7 +238,7 @@ impl LockStateInner {
         true
     }
 
-    /// Whether the row names another holder than our claim that has the lock.
+    /// Whether the row names another holder than this client's claim that has the lock.
     pub(super) fn has_unwritten_holder(&self) -> bool {
         self.local_hand_offs.as_ref().is_some_and(LocalHandOff::has_unwritten_hand_off)
     }
@@ -247,7 +248,7 @@ impl LockStateInner {
         crate::logic::lease::call_timeout(self.local_hand_offs.as_ref().map(LocalHandOff::ttl).unwrap_or_default())
     }
 
-    /// Notes that another client reports a write: the row that we know is out of date.
+    /// Notes that another client reports a write: the known row is out of date.
     pub(super) fn invalidate_row(&mut self) {
         self.row = None;
         self.foreign_changes += 1;
@@ -265,7 +266,7 @@ impl LockStateInner {
     /// Whether there is no row, request or waiter for this lock.
     pub(super) fn is_idle(&self) -> bool {
         !self.has_unwritten_holder()
-            && !self.is_running_rounds
+            && !self.is_running_batches
             && !self.has_wait_task
             && self.pending.is_empty()
             && self.waiters.is_empty()

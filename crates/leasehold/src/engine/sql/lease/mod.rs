@@ -21,8 +21,8 @@
 //!   two messages: a client that stops half-way blocks no other client.
 //! - **The last contender leaves.** The same, as a plain `UPDATE` without a time: no lease is left
 //!   that needs one. The number of changed rows shows whether the write was made.
-//! - **Rounds.** A process runs one statement at a time for each lock. All its requests for the
-//!   lock that arrive meanwhile become one *round*: one decision and one statement. The client
+//! - **Batches.** A process runs one statement at a time for each lock. All its requests for the
+//!   lock that arrive meanwhile become one *batch*: one decision and one statement. The client
 //!   remembers the row while it has a claim in it, so that a release, or a hand-off inside the
 //!   process, is one statement.
 //! - **Time.** The writing statement inserts the database's time (`\u{1}` stands for it in the text
@@ -38,11 +38,12 @@
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
 //!   notifications, each client reads the versions of its rows five times a second (`version_poll`)
 //!   and reads every row that others have written.
-//! - **Force releases of unreachable clients.** The row keeps the latest evictions
-//!   ([`force_released_claims`](crate::logic::force_released_claims)), each for the claim's TTL. A
-//!   claim that is looked up or requested again finds its own there, and does not queue again. While the row keeps one, `busy`
-//!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
-//!   release that ends the evicted request removes its entry.
+//! - **Force releases of unreachable clients.** The row keeps the latest force-released
+//!   claims ([`force_released_claims`](crate::logic::force_released_claims)), each
+//!   for its TTL. A client that repeats such a claim finds it there, and does not queue it again.
+//!   While the row keeps one, `busy` has not passed, so an acquire does not overwrite the list: it
+//!   costs a read and a write more. The release that ends the force-released request removes its
+//!   entry.
 //! - **Local hand-offs** ([`local_hand_off`](crate::logic::local_hand_off)). They apply if the
 //!   next waiters belong to the holder's client, are exclusive, have no owner and have the holder's
 //!   TTL. The write that finds them reserves a token for each. They then hold the lock one after
@@ -80,13 +81,13 @@
 //! | a pooler gives each transaction another session | detected before any state is kept in a session, and refused; with `pooler=transaction`, no state is kept in a session and no statement is prepared |
 //! | the server is short of connections | a client without a lock closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
 
+mod batch;
+mod batch_outcome;
 mod dry_run;
 mod engine;
 mod inspect;
 mod lock_state;
 mod notifications;
-mod round;
-mod round_outcome;
 mod state;
 mod step;
 mod version_poll;

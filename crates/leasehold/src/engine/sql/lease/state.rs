@@ -1,13 +1,13 @@
 //! The `state` column of a row: its holders, waiters and notes of force releases, as JSON that
 //! people can read and databases can query.
 //!
-//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…],"evicted":[…]}`.
+//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…],"force_released":[…]}`.
 //! - A contender, which is a holder or a waiter, is
 //!   `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
 //!   `"asked":true` where an operator requests its release. It lasts for `ttl` from `at`, when it
 //!   was last renewed, on the database's clock.
-//! - An eviction is the note of a force-released claim: `{"id":"…","at":µs,"ttl":µs}`. Without any,
-//!   the list is left out.
+//! - A force-released claim is noted as `{"id":"…","at":µs,"ttl":µs}`. Without any, the list is
+//!   left out.
 //!
 //! Where the text has [`NOW_PLACEHOLDER`], the statement that writes it inserts its time.
 
@@ -51,19 +51,19 @@ pub(super) type Contenders = LockTable<ContenderDetails>;
 pub(super) struct Content {
     pub(super) table: Contenders,
     /// The notes of claims that were force released.
-    pub(super) evictions: ForceReleasedClaims,
+    pub(super) force_released_claims: ForceReleasedClaims,
 }
 
 impl Content {
     /// Whether the row has no holders, no waiters and no notes.
     pub(super) fn is_empty(&self) -> bool {
-        self.table.is_empty() && self.evictions.is_empty()
+        self.table.is_empty() && self.force_released_claims.is_empty()
     }
 }
 
 impl From<Contenders> for Content {
     fn from(table: Contenders) -> Self {
-        Self { table, evictions: ForceReleasedClaims::default() }
+        Self { table, force_released_claims: ForceReleasedClaims::default() }
     }
 }
 
@@ -80,10 +80,11 @@ pub(super) fn to_micros(instant: Instant) -> i64 {
 /// The text for a row's `state` column. A lease that begins at `now` gets [`NOW_PLACEHOLDER`], so
 /// that it begins at the time of the write.
 pub(super) fn write(content: &Content, now: Instant) -> String {
-    let Content { table, evictions } = content;
+    let Content { table, force_released_claims } = content;
     let mut holders = HolderIndex::default();
-    let eviction_count = evictions.iter().count();
-    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * eviction_count + 64);
+    let force_release_count = force_released_claims.iter().count();
+    let mut text =
+        String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * force_release_count + 64);
     text.push_str("{\"holders\":[");
     for (index, contender) in table.holders.iter().enumerate() {
         write_contender(&mut text, index, contender, holders.index_of(&contender.details.holder), now);
@@ -99,8 +100,8 @@ pub(super) fn write(content: &Content, now: Instant) -> String {
         // Three texts and a number can always be written as JSON.
         text.push_str(&row.unwrap_or_default());
     }
-    for (index, ForceReleasedClaim { claim, ttl, until }) in evictions.iter().enumerate() {
-        text.push_str(if index == 0 { "],\"evicted\":[" } else { "," });
+    for (index, ForceReleasedClaim { claim, ttl, until }) in force_released_claims.iter().enumerate() {
+        text.push_str(if index == 0 { "],\"force_released\":[" } else { "," });
         let _ = write!(text, "{{\"id\":\"{:032x}\"", claim.bits());
         write_lease(&mut text, *ttl, *until, now);
         text.push('}');
@@ -223,15 +224,16 @@ pub(super) fn read_and_correct(text: &str, now: Instant) -> Result<(Content, boo
             .collect()
     };
     let table = LockTable { holders: list("holders")?, waiters: list("waiters")?.into() };
-    let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
-    let evictions: Option<ForceReleasedClaims> = evicted.iter().map(|value| parse_eviction(value, now)).collect();
-    let evictions = evictions.ok_or("the note of a force release is in an unknown format")?;
+    let listed = value["force_released"].as_array().map_or(&[][..], Vec::as_slice);
+    let force_released_claims: Option<ForceReleasedClaims> =
+        listed.iter().map(|value| parse_force_released_claim(value, now)).collect();
+    let force_released_claims = force_released_claims.ok_or("the note of a force release is in an unknown format")?;
     let begins_in_future = |value: &Value| {
         value["at"].as_i64().is_some_and(|at| instant_from_micros(at) > now.saturating_add(Duration::from_secs(1)))
     };
-    let lists = ["holders", "waiters", "evicted"].iter().filter_map(|key| value[*key].as_array());
+    let lists = ["holders", "waiters", "force_released"].iter().filter_map(|key| value[*key].as_array());
     let has_future_lease = lists.flatten().any(begins_in_future);
-    Ok((Content { table, evictions }, has_future_lease))
+    Ok((Content { table, force_released_claims }, has_future_lease))
 }
 
 /// A number that is written as hexadecimal text.
@@ -247,7 +249,7 @@ fn parse_lease(value: &Value, now: Instant) -> Option<(Duration, Instant)> {
 }
 
 /// Parses the note of a force-released claim.
-fn parse_eviction(value: &Value, now: Instant) -> Option<ForceReleasedClaim> {
+fn parse_force_released_claim(value: &Value, now: Instant) -> Option<ForceReleasedClaim> {
     let (ttl, until) = parse_lease(value, now)?;
     Some(ForceReleasedClaim { claim: ClaimId::from_bits(parse_hex(&value["id"])?), ttl, until })
 }
@@ -319,7 +321,7 @@ mod tests {
             })
     }
 
-    fn any_eviction() -> impl Strategy<Value = ForceReleasedClaim> {
+    fn any_force_released_claim() -> impl Strategy<Value = ForceReleasedClaim> {
         (any::<u128>(), 1u64..1 << 40, 0u64..1 << 40).prop_map(|(claim, ttl, at)| {
             let ttl = Duration::from_micros(ttl);
             ForceReleasedClaim {
@@ -334,10 +336,10 @@ mod tests {
         #[test]
         fn a_state_round_trips(
             holders in prop::collection::vec(any_contender(), 0..4), waiters in prop::collection::vec(any_contender(), 0..4),
-            evictions in prop::collection::vec(any_eviction(), 0..4),
+            force_released_claims in prop::collection::vec(any_force_released_claim(), 0..4),
         ) {
-            let evictions = evictions.into_iter().collect();
-            let content = Content { table: LockTable { holders, waiters: waiters.into() }, evictions };
+            let force_released_claims = force_released_claims.into_iter().collect();
+            let content = Content { table: LockTable { holders, waiters: waiters.into() }, force_released_claims };
             let now = instant_from_micros(1 << 41);
             let text = write(&content, now);
             prop_assert!(!text.contains([NOW_PLACEHOLDER, TOKEN_PLACEHOLDER]));
@@ -345,17 +347,17 @@ mod tests {
         }
 
         #[test]
-        fn an_eviction_gets_the_statements_time_and_lasts_no_longer_than_its_ttl(
-            mut eviction in any_eviction(), later in 0i64..1 << 30, back in 0i64..1 << 40,
+        fn a_force_released_claim_gets_the_statements_time_and_lasts_no_longer_than_its_ttl(
+            mut claim in any_force_released_claim(), later in 0i64..1 << 30, back in 0i64..1 << 40,
         ) {
             let (now, at) = (instant_from_micros(1 << 41), (1i64 << 41) + later);
-            eviction.until = now.saturating_add(eviction.ttl);
-            let content = Content { evictions: [eviction].into_iter().collect(), ..Content::default() };
+            claim.until = now.saturating_add(claim.ttl);
+            let content = Content { force_released_claims: [claim].into_iter().collect(), ..Content::default() };
             let text = write(&content, now).replace(NOW_PLACEHOLDER, &at.to_string());
-            let ends = |now: Instant| read(&text, now).unwrap().evictions.iter().next().unwrap().until;
-            prop_assert_eq!(ends(instant_from_micros(at)), instant_from_micros(at).saturating_add(eviction.ttl));
+            let ends = |now: Instant| read(&text, now).unwrap().force_released_claims.iter().next().unwrap().until;
+            prop_assert_eq!(ends(instant_from_micros(at)), instant_from_micros(at).saturating_add(claim.ttl));
             let earlier = instant_from_micros(at - back);
-            prop_assert_eq!(ends(earlier), earlier.saturating_add(eviction.ttl));
+            prop_assert_eq!(ends(earlier), earlier.saturating_add(claim.ttl));
         }
 
         #[test]

@@ -85,8 +85,8 @@ pub(super) struct Effects {
     pub(super) force_released: Vec<(ClaimId, Arc<str>)>,
     /// Holders with a release request, each with its client.
     pub(super) release_requested: Vec<(ClaimId, Arc<str>)>,
-    /// The first waiter, with its client, if it must read the row sooner than its last answer
-    /// stated, because the lock was handed off to a shorter lease.
+    /// The first waiter, with its client, if it must read the row earlier than its last reply
+    /// said: the lock was handed off to a holder with a shorter lease.
     pub(super) recheck_sooner: Option<(ClaimId, Arc<str>)>,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn apply_all(
         ops.iter().map(|op| apply(op, content, last, now, client_id, &mut effects)).collect();
     let changed = content != before;
     if changed {
-        content.evictions.expire(now);
+        content.force_released_claims.expire(now);
     }
     let table = &mut content.table;
     for contender in table.holders.iter_mut().filter(|contender| effects.granted.contains(&contender.claim)) {
@@ -188,9 +188,9 @@ fn apply(
     effects: &mut Effects,
 ) -> OpOutcome {
     let mut token = || next_token(last, now);
-    let Content { table, evictions } = content;
+    let Content { table, force_released_claims } = content;
     match op {
-        Op::Attempt { claim, .. } if evictions.has(claim.id) => {
+        Op::Attempt { claim, .. } if force_released_claims.has(claim.id) => {
             // The claim was force released, and its client, which was not notified, attempts again.
             effects.granted.extend(table.expire_and_grant(now, &mut token));
             OpOutcome::ForceReleased
@@ -212,7 +212,7 @@ fn apply(
                         refresh_lease(&mut table.waiters[ahead], now);
                         OpOutcome::Queued { ahead, recheck: time_to_next_expiry(table, now) }
                     }
-                    None if evictions.has(*claim) => OpOutcome::ForceReleased,
+                    None if force_released_claims.has(*claim) => OpOutcome::ForceReleased,
                     None => OpOutcome::Busy { recheck: time_to_next_expiry(table, now) },
                 },
             }
@@ -223,7 +223,7 @@ fn apply(
             OpOutcome::Renewed(until)
         }
         Op::Release(claim) => {
-            evictions.remove(*claim);
+            force_released_claims.remove(*claim);
             let (effect, granted) = table.release(*claim, now, &mut token);
             effects.granted.extend(granted);
             OpOutcome::Released(effect)
@@ -258,7 +258,7 @@ fn force_release(
     let Some(table::ForceReleased { contender, fence_token }) = force_released else {
         return OpOutcome::ForceReleaseDone(None, None);
     };
-    content.evictions.add(claim, contender.ttl, now);
+    content.force_released_claims.add(claim, contender.ttl, now);
     effects.force_released.push((claim, Arc::clone(&contender.details.client_id)));
     OpOutcome::ForceReleaseDone(Some(to_contender_view(&contender, now)), fence_token)
 }

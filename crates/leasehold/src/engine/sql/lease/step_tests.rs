@@ -88,7 +88,7 @@ fn the_note_of_a_force_release_is_dropped_after_its_ttl_with_the_next_write() {
     let (mut row, holder, waiter) = force_released_waiter();
     row.apply(Op::Renew(holder.id), at(9));
     assert_eq!(row.apply(Op::Check, at(13)), (OpOutcome::Checked, false));
-    assert!(row.content.evictions.has(waiter.id));
+    assert!(row.content.force_released_claims.has(waiter.id));
     assert_eq!(row.apply(Op::Renew(holder.id), at(14)).0, OpOutcome::Renewed(Some(at(24))));
-    assert!(!row.content.evictions.has(waiter.id));
+    assert!(!row.content.force_released_claims.has(waiter.id));
 }

@@ -23,7 +23,7 @@ use crate::types::ClaimId;
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
 
 /// How many locks' versions one statement reads.
-pub(super) const MAX_BATCH: usize = 256;
+pub(super) const MAX_LOCKS_PER_STATEMENT: usize = 256;
 
 /// Polls until the engine is dropped.
 pub(super) async fn run(engine: Weak<LeaseEngine>) {
@@ -45,8 +45,8 @@ pub(super) async fn run(engine: Weak<LeaseEngine>) {
         if !strong.is_unsubscribed() || strong.pool.is_releasing_idle() {
             continue;
         }
-        for batch in strong.known_versions(POLL_INTERVAL).chunks(MAX_BATCH) {
-            if let Err(failure) = strong.poll_versions(batch).await {
+        for rows in strong.known_versions(POLL_INTERVAL).chunks(MAX_LOCKS_PER_STATEMENT) {
+            if let Err(failure) = strong.poll_versions(rows).await {
                 tracing::debug!(?failure, "could not check whether other clients have written to the rows");
             }
         }
@@ -100,7 +100,7 @@ impl LeaseEngine {
     async fn refresh_changed_row(self: &Arc<Self>, lock_state: &Arc<LockState>, version: i64) {
         let held_before: Vec<ClaimId> = {
             let mut inner = lock_state.lock();
-            let Some(row) = inner.row.as_ref().filter(|row| row.version == version && !inner.is_running_rounds) else {
+            let Some(row) = inner.row.as_ref().filter(|row| row.version == version && !inner.is_running_batches) else {
                 // This client has written the row since, or is about to.
                 return;
             };

@@ -33,7 +33,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How many wake-up locks one statement acquires or releases at most.
-const MAX_BATCH: usize = 64;
+const MAX_CLAIMS_PER_STATEMENT: usize = 64;
 
 /// The name of a claim's wake-up lock.
 pub(super) fn lock_name(claim: ClaimId) -> String {
@@ -157,10 +157,11 @@ impl WakeupSchedule {
         self.due.front().map(|(at, _)| *at)
     }
 
-    /// Takes the claims, at most [`MAX_BATCH`], whose wake-up locks are to be acquired now.
+    /// Takes the claims, at most [`MAX_CLAIMS_PER_STATEMENT`], whose wake-up locks are to be
+    /// acquired now.
     fn take_due(&mut self, now: Instant) -> Vec<ClaimId> {
         let mut claims = Vec::new();
-        while claims.len() < MAX_BATCH && self.next_due().is_some_and(|at| at <= now) {
+        while claims.len() < MAX_CLAIMS_PER_STATEMENT && self.next_due().is_some_and(|at| at <= now) {
             let Some((_, claim)) = self.due.pop_front() else { break };
             self.pending.remove(&claim);
             self.held.insert(claim);
@@ -279,8 +280,8 @@ async fn sleep_until(clock: &Clock, at: Option<Instant>) {
     }
 }
 
-/// Calls an SQL function with the name of each claim's wake-up lock, up to [`MAX_BATCH`] in one
-/// statement. Returns the claims for which it did not return 1.
+/// Calls an SQL function with the name of each claim's wake-up lock, up to
+/// [`MAX_CLAIMS_PER_STATEMENT`] in one statement. Returns the claims for which it did not return 1.
 async fn call_for_each(
     connection: &mut Connection,
     clock: &Clock,
@@ -288,7 +289,7 @@ async fn call_for_each(
     claims: &[ClaimId],
 ) -> Result<Vec<ClaimId>, Failure> {
     let mut failed = Vec::new();
-    for claims in claims.chunks(MAX_BATCH) {
+    for claims in claims.chunks(MAX_CLAIMS_PER_STATEMENT) {
         let sql = format!("SELECT {}", vec![function_call; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(lock_name(*claim))).collect();
         let reply = query(connection, clock, &sql, &values).await?;

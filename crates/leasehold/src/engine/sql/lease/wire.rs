@@ -1,10 +1,11 @@
 //! Every statement on the lease table.
 //!
 //! `version` changes with every write, so that a write decided on an older version fails. `token`
-//! is the highest token granted. `busy` is the time until which the rest of the row counts: the last
-//! lease or queue position ends then, or the last eviction is dropped. It is zero if there is none of
-//! these. A later client sees that the lock is free without reading the rest, unless `format` is
-//! another number than ours. All times are microseconds of the database's clock.
+//! is the highest token granted. `busy` is the time until which the rest of the row counts: the
+//! last lease or queue position ends then, or the last note of a force release is dropped. It is
+//! zero if there is none of these. A later client sees that the lock is free without reading the
+//! rest, unless `format` is another number than `FORMAT`. All times are microseconds of the
+//! database's clock.
 
 use super::super::Dialect;
 use super::super::connection::{Reply, Value};
@@ -47,7 +48,7 @@ pub(super) struct Swap<'a> {
     pub(super) name: &'a str,
     pub(super) version: i64,
     pub(super) token: u64,
-    /// When the last lease, position or eviction ends that does not begin now.
+    /// When the last lease, position or note of a force release ends that does not begin now.
     pub(super) busy: i64,
     /// The longest TTL of those that begin now, if there are any.
     pub(super) max_new_ttl: Option<i64>,
@@ -220,7 +221,7 @@ fn mysql(table: &str) -> LeaseStatements {
     let is_free = format!("format = {FORMAT} AND busy <= VALUES(version) - ?");
     // Each assignment sees the results of those before it, so `busy` comes last. LAST_INSERT_ID
     // returns the time.
-    let take = format!(
+    let acquire = format!(
         "INSERT INTO {table} (name, version, token, busy, state, format) \
          VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}, {FORMAT}) ON DUPLICATE KEY UPDATE \
          state = IF({is_free}, \
@@ -238,7 +239,7 @@ fn mysql(table: &str) -> LeaseStatements {
     );
     LeaseStatements {
         dialect: Dialect::MySql,
-        acquire: take,
+        acquire,
         swap_and_notify: String::new(),
         swap,
         clear: format!(
@@ -265,7 +266,7 @@ fn postgres(table: &str) -> LeaseStatements {
     let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
-    let take = format!(
+    let acquire = format!(
         "INSERT INTO {table} AS l (name, version, token, busy, state, format) \
          SELECT $1, {CAME}, {CAME}, {CAME} + $2, {}, {FORMAT} FROM {} ON CONFLICT (name) DO UPDATE SET \
          version = {next}, token = {next}, busy = {next} + $2, \
@@ -289,7 +290,7 @@ fn postgres(table: &str) -> LeaseStatements {
     );
     LeaseStatements {
         dialect: Dialect::Postgres,
-        acquire: take,
+        acquire,
         swap: update,
         swap_and_notify: swap_loudly,
         clear: format!(

@@ -123,7 +123,7 @@ impl Engine for SessionLockEngine {
                 match self.pool.clock.timeout(within, entry.confirm_held()).await {
                     Ok(Some(until)) => RenewReply::Renewed(until.min(sent.saturating_add(claim.options.ttl))),
                     Ok(None) => RenewReply::Lost,
-                    // One silent session must not delay the answers of the others.
+                    // One unresponsive session must not delay the answers of the others.
                     Err(_) => {
                         tracing::warn!(name = %claim.name(), "a session gave no answer within {within:?}");
                         RenewReply::Unknown

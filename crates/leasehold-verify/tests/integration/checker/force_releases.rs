@@ -1,8 +1,8 @@
-//! Tests the check of force releases, which the history calls evictions: the documented exception
+//! Tests the check of force releases, `Call::Evict` in the history: the documented exception
 //! from exclusion, and what is guaranteed instead.
 
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, WorkerId, WorkerState, Workload};
-use leasehold_verify::verdict::Guarantee::{Eviction, Exclusion, Fencing, Loss, Ticks};
+use leasehold_verify::verdict::Guarantee::{Exclusion, Fencing, ForceRelease, Loss, Ticks};
 
 use crate::checker::history_builder::{
     HistoryBuilder, exclusive_request, failed_outcome, shared_request, unknown_outcome, value_outcome,
@@ -43,7 +43,7 @@ fn history_with_release_request(notified: Option<u64>, released: u64, granted: u
 
 #[test]
 fn after_a_release_request_the_next_grant_waits_for_the_release() {
-    history_with_release_request(Some(120), 400, 420).assert_kept(Eviction);
+    history_with_release_request(Some(120), 400, 420).assert_kept(ForceRelease);
     // Before the release it is a violation; after a force release it would be the documented
     // exception.
     history_with_release_request(Some(120), 400, 300).assert_broken(Exclusion, 1);
@@ -51,8 +51,8 @@ fn after_a_release_request_the_next_grant_waits_for_the_release() {
 
 #[test]
 fn a_release_request_is_notified_within_the_same_bound() {
-    history_with_release_request(Some(900), 1_000, 1_020).assert_broken(Eviction, 1);
-    history_with_release_request(None, 1_000, 1_020).assert_broken(Eviction, 1);
+    history_with_release_request(Some(900), 1_000, 1_020).assert_broken(ForceRelease, 1);
+    history_with_release_request(None, 1_000, 1_020).assert_broken(ForceRelease, 1);
 }
 
 /// A force release that succeeded with this fence token.
@@ -82,8 +82,8 @@ fn granted_beside_force_released_holder(outcome: Outcome, notified_at: u64) -> H
 
 #[test]
 fn another_holder_may_be_granted_beside_a_force_released_one_that_is_notified_in_time() {
-    granted_beside_force_released_holder(force_released_outcome(2), 300).assert_kept(Eviction);
-    granted_beside_force_released_holder(Outcome::Evicted { token: None, gone: false }, 300).assert_kept(Eviction);
+    granted_beside_force_released_holder(force_released_outcome(2), 300).assert_kept(ForceRelease);
+    granted_beside_force_released_holder(Outcome::Evicted { token: None, gone: false }, 300).assert_kept(ForceRelease);
     // With an unknown outcome, the force release may have taken effect.
     let verdict = granted_beside_force_released_holder(unknown_outcome(), 300).check();
     assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
@@ -98,7 +98,7 @@ fn no_holder_is_granted_beside_one_that_was_not_force_released() {
 
 #[test]
 fn a_force_released_holder_is_notified_within_half_a_second() {
-    let verdict = granted_beside_force_released_holder(force_released_outcome(2), 900).assert_broken(Eviction, 1);
+    let verdict = granted_beside_force_released_holder(force_released_outcome(2), 900).assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("was notified 790 ms later"), "{:?}", verdict.violations);
     assert!(verdict.violations[0].is_time_bound);
 }
@@ -111,7 +111,7 @@ fn a_force_released_holder_that_is_never_notified_is_a_violation() {
     history.add_held_check(900, first);
     history.release((1_000, 1_010), first);
     history.add_last_line(3_000);
-    let verdict = history.assert_broken(Eviction, 1);
+    let verdict = history.assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("was never notified"), "{:?}", verdict.violations);
 }
 
@@ -120,23 +120,23 @@ fn a_stopped_or_unreachable_holder_need_not_be_notified() {
     let mut history = granted_beside_force_released_holder(force_released_outcome(2), 900);
     history.add_worker_state(105, 1, WorkerState::Stopped);
     history.add_worker_state(890, 1, WorkerState::Resumed);
-    history.assert_kept(Eviction);
+    history.assert_kept(ForceRelease);
     let mut history = granted_beside_force_released_holder(force_released_outcome(2), 900);
     history.add_fault((90, 800), 1, FaultKind::Partition, &[]);
-    history.assert_kept(Eviction);
+    history.assert_kept(ForceRelease);
 }
 
 #[test]
 fn the_fence_token_is_above_the_force_released_token_and_below_all_others() {
-    let verdict = granted_beside_force_released_holder(force_released_outcome(1), 300).assert_broken(Eviction, 1);
+    let verdict = granted_beside_force_released_holder(force_released_outcome(1), 300).assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("does not fence it off"), "{:?}", verdict.violations);
     // Worker 2 has token 3 and requested the lock before, so its token may already have been
     // assigned. A later request must get a higher token than the fence token.
-    granted_beside_force_released_holder(force_released_outcome(3), 300).assert_kept(Eviction);
+    granted_beside_force_released_holder(force_released_outcome(3), 300).assert_kept(ForceRelease);
     let mut history = granted_beside_force_released_holder(force_released_outcome(4), 300);
     let third = history.acquire((500, 510), 2, 4);
     history.release((520, 530), third);
-    let verdict = history.assert_broken(Eviction, 1);
+    let verdict = history.assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("fences off the next holder"), "{:?}", verdict.violations);
 }
 
@@ -155,9 +155,9 @@ fn two_readers_one_force_released(outcome: Outcome) -> HistoryBuilder {
 
 #[test]
 fn a_remaining_holder_is_not_fenced_off() {
-    two_readers_one_force_released(Outcome::Evicted { token: None, gone: false }).assert_kept(Eviction);
+    two_readers_one_force_released(Outcome::Evicted { token: None, gone: false }).assert_kept(ForceRelease);
     for outcome in [force_released_outcome(2), force_released_outcome(3), already_gone_outcome(Some(3))] {
-        let verdict = two_readers_one_force_released(outcome).assert_broken(Eviction, 1);
+        let verdict = two_readers_one_force_released(outcome).assert_broken(ForceRelease, 1);
         assert!(verdict.violations[0].title.contains("fences off a holder that stays"), "{:?}", verdict.violations);
     }
 }
@@ -225,9 +225,9 @@ fn waiter_granted_at(granted: u64) -> HistoryBuilder {
 
 #[test]
 fn the_next_waiter_of_a_force_released_holder_is_granted_the_lock_within_half_a_second() {
-    let finding = waiter_granted_at(300).assert_kept(Eviction);
+    let finding = waiter_granted_at(300).assert_kept(ForceRelease);
     assert!(finding.figure.contains("1 with a waiter to be served at once"), "{finding:?}");
-    let verdict = waiter_granted_at(1_000).assert_broken(Eviction, 1);
+    let verdict = waiter_granted_at(1_000).assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("no waiter of \"a\" was granted it"), "{:?}", verdict.violations);
     assert!(verdict.violations[0].is_time_bound);
 }
@@ -238,14 +238,14 @@ fn no_waiter_is_expected_beside_a_claim_that_may_hold_the_lock() {
     let mut killed = waiter_granted_at(1_000);
     let _ = killed.begin(30, 4, exclusive_request("a"));
     killed.add_worker_state(90, 4, WorkerState::Killed);
-    killed.assert_kept(Eviction);
+    killed.assert_kept(ForceRelease);
     let mut unclear = waiter_granted_at(1_000);
     let op = unclear.begin(30, 4, exclusive_request("a"));
     unclear.end(90, op, unknown_outcome());
-    unclear.assert_kept(Eviction);
+    unclear.assert_kept(ForceRelease);
     let mut disturbed = waiter_granted_at(1_000);
     disturbed.add_fault((90, 800), 1, FaultKind::Partition, &[]);
-    disturbed.assert_kept(Eviction);
+    disturbed.assert_kept(ForceRelease);
 }
 
 /// Worker 2 waits and is force-released at 110; its request ends at `ended` with this outcome.
@@ -264,9 +264,9 @@ fn force_released_waiter(ended: u64, outcome: Outcome) -> HistoryBuilder {
 
 #[test]
 fn the_request_of_a_force_released_waiter_ends_within_half_a_second() {
-    let finding = force_released_waiter(300, failed_outcome()).assert_kept(Eviction);
+    let finding = force_released_waiter(300, failed_outcome()).assert_kept(ForceRelease);
     assert!(finding.figure.contains("1 of waiters"), "{finding:?}");
-    let verdict = force_released_waiter(1_000, failed_outcome()).assert_broken(Eviction, 1);
+    let verdict = force_released_waiter(1_000, failed_outcome()).assert_broken(ForceRelease, 1);
     assert!(verdict.violations[0].title.contains("did not end"), "{:?}", verdict.violations);
 }
 
@@ -282,5 +282,5 @@ fn a_waiter_granted_while_it_is_force_released_is_the_documented_exception() {
     history.add_loss(300, first, 1_010);
     history.release((400, 410), second);
     history.add_last_line(3_000);
-    history.assert_kept(Eviction);
+    history.assert_kept(ForceRelease);
 }

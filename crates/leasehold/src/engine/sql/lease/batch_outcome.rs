@@ -1,6 +1,6 @@
-//! What a round takes into account besides its requests, and what follows from it: which claim of
+//! What a batch takes into account besides its requests, and what follows from it: which claim of
 //! this client has the lock, which waiters and clients are notified, and which row is cached. A
-//! round is one decision about all pending requests for a lock ([`super::round`]).
+//! batch is one decision about all pending requests for a lock ([`super::batch`]).
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::logic::local_hand_off::{HandOffState, LocalHandOff, ReservedTokens};
 use crate::logic::table::Contender;
 use crate::types::{ClaimId, LockName, Mode, Token};
 
-/// What a round was based on, for [`LeaseEngine::apply_outcome`].
+/// What a batch was based on, for [`LeaseEngine::apply_outcome`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RoundBasis {
+pub(super) struct BatchBasis {
     /// The tokens that local hand-offs may use.
     pub(super) tokens: ReservedTokens,
-    /// The lock's count of reported changes by other clients when the round began.
+    /// The lock's count of reported changes by other clients when the batch began.
     pub(super) foreign_changes: u64,
-    /// Whether the round wrote the row.
+    /// Whether the batch wrote the row.
     pub(super) has_written: bool,
 }
 
@@ -54,7 +54,7 @@ impl LeaseEngine {
         if hand_off_state == HandOffState::TokenRefused {
             inner.stop_local_hand_offs();
         }
-        // The round's write sets the time since when these hold.
+        // The batch's write sets the time since when these hold.
         for contender in table.holders.iter_mut().filter(|contender| hand_offs.was_handed_to(contender.claim)) {
             contender.details.since = None;
         }
@@ -69,7 +69,7 @@ impl LeaseEngine {
         self.losses.report_lost(claim);
     }
 
-    /// Adds the claims that the round queued to this client's waiters, and removes those that do
+    /// Adds the claims that the batch queued to this client's waiters, and removes those that do
     /// not wait any more.
     fn update_waiters(inner: &mut LockStateInner, row: &CachedRow, ops: &[Op], outcomes: &[OpOutcome]) {
         for (op, outcome) in ops.iter().zip(outcomes) {
@@ -95,14 +95,14 @@ impl LeaseEngine {
         }
     }
 
-    /// Applies the outcome of a round whose row is `row` now: notifies the claims of this client
+    /// Applies the outcome of a batch whose row is `row` now: notifies the claims of this client
     /// that were granted, force released or asked for a release, updates its waiters and local
     /// hand-offs, and caches the row.
     pub(super) fn apply_outcome(
         &self,
         lock_state: &LockState,
         row: CachedRow,
-        basis: RoundBasis,
+        basis: BatchBasis,
         effects: &Effects,
         outcomes: &[OpOutcome],
         ops: &[Op],

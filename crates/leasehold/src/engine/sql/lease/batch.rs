@@ -1,12 +1,12 @@
-//! Rounds. A round decides all requests of this client that are pending for one lock, and writes
-//! the decision to the lock's row with one statement.
+//! Batches: the requests of this client that are pending for one lock are decided together, and the
+//! decision is written to the row of the lock with one statement.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::batch_outcome::BatchBasis;
 use super::engine::LeaseEngine;
 use super::lock_state::{CachedRow, ClockReading, LockState, PendingOp, lock};
-use super::round_outcome::RoundBasis;
 use super::state::{self, ContenderDetails, Contenders, Content, instant_from_micros, to_micros};
 use super::step::{self, Op, OpOutcome};
 use super::wire::{self, StoredRow, Swap};
@@ -20,35 +20,35 @@ use crate::logic::local_hand_off::{LocalHandOff, ReservedTokens};
 use crate::logic::table::{Contender, LockTable, ReleaseEffect};
 use crate::types::{ClaimId, Error, ErrorKind, Token};
 
-/// How many times a round is decided again because another client wrote to the row first. After
+/// How many times a batch is decided again because another client wrote to the row first. After
 /// that, its requests fail, and their callers retry.
 const MAX_CONFLICTS: usize = 64;
 
 /// How many claims may hold one lock or wait for it.
 const MAX_CONTENDERS: usize = 10_000;
 
-/// Marks that a task runs rounds for this lock. If the task is dropped before it has finished,
+/// Marks that a task runs batches for this lock. If the task is dropped before it has finished,
 /// because its runtime ended, this resets the lock's state, so that the next request can start a
 /// new task.
-struct RoundGuard {
+struct BatchGuard {
     lock_state: Arc<LockState>,
     /// Whether the task ended in order.
     is_finished: bool,
 }
 
-impl RoundGuard {
+impl BatchGuard {
     fn new(lock_state: Arc<LockState>) -> Self {
         Self { lock_state, is_finished: false }
     }
 }
 
-impl Drop for RoundGuard {
+impl Drop for BatchGuard {
     fn drop(&mut self) {
         if self.is_finished {
             return;
         }
         let mut inner = self.lock_state.lock();
-        inner.is_running_rounds = false;
+        inner.is_running_batches = false;
         inner.row = None;
         inner.has_uncertain_write = true;
         inner.stop_local_hand_offs();
@@ -57,7 +57,7 @@ impl Drop for RoundGuard {
 }
 
 impl LeaseEngine {
-    /// Adds a request to the next round of a lock, and returns its outcome. `ttl` bounds the time
+    /// Adds a request to the next batch of a lock, and returns its outcome. `ttl` bounds the time
     /// limit.
     pub(super) async fn submit(
         self: &Arc<Self>,
@@ -76,10 +76,10 @@ impl LeaseEngine {
             }
             if let Op::Release(claim) = op {
                 if inner.hand_off_locally(claim, self.clock.now()) {
-                    let start = !std::mem::replace(&mut inner.is_running_rounds, true);
+                    let start = !std::mem::replace(&mut inner.is_running_batches, true);
                     drop(inner);
                     if start {
-                        tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lock_state)));
+                        tokio::spawn(Arc::clone(self).run_batches(BatchGuard::new(lock_state)));
                     }
                     return Ok((OpOutcome::Released(ReleaseEffect::Released), ClockReading::default()));
                 }
@@ -88,12 +88,12 @@ impl LeaseEngine {
                 }
             }
             inner.pending.push(PendingOp { op, timeout: rules::call_timeout(ttl), reply: reply_sender });
-            break !std::mem::replace(&mut inner.is_running_rounds, true);
+            break !std::mem::replace(&mut inner.is_running_batches, true);
         };
         // In a task of its own, because this caller may stop waiting while others wait for the same
-        // rounds.
+        // batches.
         if start {
-            tokio::spawn(Arc::clone(self).run_rounds(RoundGuard::new(lock_state)));
+            tokio::spawn(Arc::clone(self).run_batches(BatchGuard::new(lock_state)));
         }
         match reply_receiver.await {
             Ok(answer) => answer,
@@ -101,8 +101,8 @@ impl LeaseEngine {
         }
     }
 
-    /// Runs rounds until no request is pending, and no local hand-off has to be written to the row.
-    async fn run_rounds(self: Arc<Self>, mut guard: RoundGuard) {
+    /// Runs batches until no request is pending and the row needs no write for a local hand-off.
+    async fn run_batches(self: Arc<Self>, mut guard: BatchGuard) {
         let lock_state = &guard.lock_state;
         loop {
             let requests = {
@@ -114,7 +114,7 @@ impl LeaseEngine {
                     inner.stop_local_hand_offs();
                 }
                 if requests.is_empty() && !inner.has_unwritten_holder() {
-                    inner.is_running_rounds = false;
+                    inner.is_running_batches = false;
                     guard.is_finished = true;
                     drop(inner);
                     self.remove_if_idle(lock_state);
@@ -126,7 +126,7 @@ impl LeaseEngine {
             let within = within.unwrap_or_else(|| lock_state.lock().write_timeout());
             let (ops, replies): (Vec<Op>, Vec<_>) =
                 requests.into_iter().map(|request| (request.op, request.reply)).unzip();
-            let result = match self.clock.timeout(within, self.run_round(lock_state, &ops, within)).await {
+            let result = match self.clock.timeout(within, self.run_batch(lock_state, &ops, within)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lock_state.lock().row = None;
@@ -145,7 +145,7 @@ impl LeaseEngine {
                     inner.has_uncertain_write = true;
                     inner.stop_local_hand_offs();
                     let is_idle = replies.is_empty() && inner.pending.is_empty();
-                    inner.is_running_rounds = !is_idle;
+                    inner.is_running_batches = !is_idle;
                     guard.is_finished = is_idle;
                     drop(inner);
                     if is_idle {
@@ -160,10 +160,10 @@ impl LeaseEngine {
         }
     }
 
-    /// Runs one round with the time limit `within`. If the connection turns out to be broken, runs
+    /// Runs one batch with the time limit `within`. If the connection turns out to be broken, runs
     /// it once more on a new one: the server may have restarted, and every request is safe to
     /// repeat.
-    async fn run_round(
+    async fn run_batch(
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
         ops: &[Op],
@@ -225,7 +225,7 @@ impl LeaseEngine {
         let mut connection = self.pool.borrow().await?;
         let lock_timeout = row_lock_timeout(within);
         let mut row = lock_state.lock().row.take();
-        // Whether the row was read in this round. If not, it is only good for a write that succeeds
+        // Whether the row was read in this batch. If not, it is only good for a write that succeeds
         // if the row is still the same.
         let mut is_fresh = false;
         let mut may_be_free = row.is_none() && !lock_state.lock().has_unwritten_holder();
@@ -262,7 +262,7 @@ impl LeaseEngine {
             if !changed || found.version < 0 {
                 let reading = found.reading;
                 let tokens = ReservedTokens::remaining(hand_offs.as_ref(), last);
-                let basis = RoundBasis { tokens, foreign_changes, has_written: false };
+                let basis = BatchBasis { tokens, foreign_changes, has_written: false };
                 self.apply_outcome(lock_state, found, basis, &effects, &outcomes, ops);
                 return Ok((outcomes, reading));
             }
@@ -289,7 +289,7 @@ impl LeaseEngine {
                 reading,
             };
             step::set_deadlines(&mut outcomes, ops, &written.content.table);
-            let basis = RoundBasis { tokens, foreign_changes, has_written: true };
+            let basis = BatchBasis { tokens, foreign_changes, has_written: true };
             self.apply_outcome(lock_state, written, basis, &effects, &outcomes, ops);
             return Ok((outcomes, reading));
         }
@@ -502,13 +502,13 @@ fn swap<'a>(
     now: Instant,
     messages: &'a [(String, String)],
 ) -> Swap<'a> {
-    let Content { table, evictions } = content;
+    let Content { table, force_released_claims } = content;
     let ends = || {
         let contenders =
             table.holders.iter().chain(&table.waiters).map(|contender| (contender.ttl, contender.expires_at));
         // Notes of force releases count, too: otherwise the statement that acquires a free lock
         // would overwrite them.
-        contenders.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
+        contenders.chain(force_released_claims.iter().map(|claim| (claim.ttl, claim.until)))
     };
     let begins = |(ttl, until): &(Duration, Instant)| *until == now.saturating_add(*ttl);
     let max_new_ttl = ends().filter(begins).map(|(ttl, _)| ttl).max();
@@ -535,13 +535,13 @@ fn rebase_leases(mut content: Content, now: Instant, at: Instant) -> Content {
         let max_end = at.saturating_add(ttl);
         *until = if *until == now.saturating_add(ttl) { max_end } else { (*until).min(max_end) };
     };
-    let Content { table, evictions } = &mut content;
+    let Content { table, force_released_claims } = &mut content;
     for contender in table.holders.iter_mut().chain(&mut table.waiters) {
         rebase(&mut contender.expires_at, contender.ttl);
         contender.details.since.get_or_insert(at);
     }
-    for eviction in evictions.iter_mut() {
-        rebase(&mut eviction.until, eviction.ttl);
+    for claim in force_released_claims.iter_mut() {
+        rebase(&mut claim.until, claim.ttl);
     }
     content
 }

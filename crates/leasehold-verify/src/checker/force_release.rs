@@ -1,11 +1,11 @@
-//! Checks force releases, which the history calls evictions: the holder is notified soon, the next
+//! Checks force releases, `Call::Evict` in the history: the holder is notified soon, the next
 //! waiter is granted the lock as soon, and the fence token makes a resource refuse the
 //! force-released holder and no other.
 //!
 //! Once a force release has begun, other holders may acquire the lock: that is the documented
-//! exception from exclusion. A release request (a graceful force_release) has no such exception:
-//! the next grant must wait until the holder released or its deadline passed, which the exclusion
-//! check tests. Here only the notification of the holder is checked, with the same time bound.
+//! exception from exclusion. A release request (`graceful`) has no such exception: the next grant
+//! must wait until the holder released or its deadline passed, which the exclusion check tests. Here
+//! only the notification of the holder is checked, with the same time bound.
 
 use super::exclusion::capitalized;
 use super::format::{describe_fault_at, format_count, format_duration, format_time, format_worker};
@@ -45,7 +45,7 @@ impl ForceRelease<'_> {
 
 /// Checks every force release and release request.
 pub(crate) fn check(timeline: &Timeline<'_>) -> GuaranteeResult {
-    let mut log = ViolationLog::new(Guarantee::Eviction);
+    let mut log = ViolationLog::new(Guarantee::ForceRelease);
     let (locks, mut gone, mut waiters, mut handed_off) = (timeline.holds_by_lock(), 0, 0, 0);
     for invocation in &timeline.calls {
         let (
