@@ -281,3 +281,34 @@ async fn the_token_of_a_force_release_refuses_both_nodes_of_a_claim() {
     assert!(outcome.fence_token.is_none_or(|token| token > second), "{:?} for {second}", outcome.fence_token);
     assert_eq!(fixture.nodes("a").await.len(), 1, "only the waiter's node stays");
 }
+
+/// A waiter that is not next watches the claim ahead, and not its own node: its request ends at once
+/// all the same, and not with its next heartbeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_further_back_learns_of_its_force_release_at_once() {
+    let fixture = Fixture::new().await;
+    let locks = fixture.open_locks(LONG_TTL).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let mut waiters = Vec::new();
+    for count in 1..=3 {
+        let mutex = locks.mutex("a").timeout(LONG_TTL);
+        waiters.push(tokio::spawn(async move { mutex.lock().await }));
+        eventually(TEST_TIMEOUT, || async {
+            let waiting = locks.inspect("a").await.map_err(|error| error.to_string())?.waiters.len();
+            if waiting == count { Ok(()) } else { Err(format!("{waiting} waiters")) }
+        })
+        .await;
+    }
+    let last = waiters.pop().expect("three waiters");
+    let claim = locks.inspect("a").await.expect("a view").waiters[2].claim;
+    assert!(locks.force_release("a", claim).await.expect("a force release").contender.is_some());
+    // A heartbeat is due after a third of the TTL, which is later.
+    let ended = timeout(TEST_TIMEOUT, last).await.expect("the request ends").expect("no panic");
+    assert_eq!(ended.map(drop).expect_err("it was force released").kind(), ErrorKind::ForceReleased);
+    // The others keep their positions, and are served.
+    let _ = held.release().await.expect("a release");
+    for waiter in waiters {
+        let guard = timeout(TEST_TIMEOUT, waiter).await.expect("served").expect("no panic").expect("a lock");
+        let _ = guard.release().await.expect("a release");
+    }
+}

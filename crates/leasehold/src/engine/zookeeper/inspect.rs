@@ -10,7 +10,7 @@ use super::session::Session;
 use super::{error, steps, wire};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView, Step};
 use crate::logic::fence;
-use crate::logic::node_queue::{NodeQueue, QueueNode};
+use crate::logic::node_queue::{ClaimState, NodeQueue, QueueNode, WatchTarget};
 use crate::types::{ClaimId, LockName, Result, Token};
 
 /// How many locks are read at the same time.
@@ -150,7 +150,34 @@ async fn find_nodes(
     Ok(found)
 }
 
-/// Force releases a claim: deletes its nodes. Has no effect if the claim does not exist.
+/// The nodes that a claim watches while it waits: path, data and version of each. A waiter that is
+/// not next watches only the claim ahead, and not its own node.
+async fn watched_nodes(
+    engine: &ZookeeperEngine,
+    session: &Session,
+    folder: &str,
+    queue: &NodeQueue,
+    id: ClaimId,
+) -> Result<Vec<(String, Vec<u8>, i32)>> {
+    let mut watched = Vec::new();
+    for node in queue.nodes().iter().filter(|node| node.claim == id) {
+        let ClaimState::Waiting { watch: WatchTarget::Node(target), .. } = queue.state_of(node.id(), false) else {
+            continue;
+        };
+        let Some(target) = queue.find(target).filter(|target| target.claim != id) else { continue };
+        let path = format!("{folder}/{}", wire::node_name(target));
+        match session.client.get_data(&path).await {
+            Ok((data, stat)) => watched.push((path, data, stat.version)),
+            // It has left, which notifies the waiter as well.
+            Err(Cause::NoNode) => {}
+            Err(cause) => return Err(engine.request_error(cause)),
+        }
+    }
+    Ok(watched)
+}
+
+/// Force releases a claim: deletes its nodes, and writes what a waiter watches once more, which
+/// notifies it. Has no effect if the claim does not exist.
 ///
 /// **The token.** A waiter has its token from the moment when it joined the queue, so a fresh
 /// number would refuse that waiter later. The advised token lies strictly between the released
@@ -190,6 +217,9 @@ pub(super) async fn force_release(
         if !marked {
             let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
             added = added.and_then(|()| all.add_create(&engine.mark_path(claim), reason.as_bytes(), &persistent));
+        }
+        for (path, data, version) in &watched_nodes(engine, &session, &folder, &queue, claim).await? {
+            added = added.and_then(|()| all.add_set_data(path, data, Some(*version)));
         }
         // Only if no claim was added since the list was read: a new claim changes the folder.
         if others.is_empty() {
