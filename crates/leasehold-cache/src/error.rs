@@ -88,13 +88,36 @@ impl fmt::Display for CacheError {
 }
 
 impl StdError for CacheError {
+    /// The source of the variant's error, whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Loader(cause) | Self::Commit(cause) => Some(&**cause),
+            Self::Loader(cause) | Self::Commit(cause) => cause.source(),
             Self::Unavailable(error) | Self::Lost(error) | Self::MarkExpired(error) | Self::Invalid(error) => {
-                Some(&**error)
+                error.source()
             }
-            _ => None,
+            Self::RemoteLoader(_) | Self::LoaderBehind | Self::Superseded { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::ErrorKind;
+
+    /// A chain of errors names each cause once.
+    #[test]
+    fn a_chain_names_each_cause_once() {
+        let refused = || std::io::Error::from_raw_os_error(111);
+        let unavailable = Error::new(ErrorKind::Unavailable, "no answer").caused_by(refused());
+        for error in [CacheError::Loader(CacheError::cause(refused())), CacheError::unavailable(unavailable)] {
+            let mut texts = vec![error.to_string()];
+            let mut cause = error.source();
+            while let Some(next) = cause {
+                texts.push(next.to_string());
+                cause = next.source();
+            }
+            assert_eq!(texts.join(": ").matches(&refused().to_string()).count(), 1, "{texts:?}");
         }
     }
 }
