@@ -12,6 +12,8 @@
 //! The report assumes no defaults: a fact that a server does not reveal is [`Level::Unknown`],
 //! never [`Level::Ok`]. Each [`Finding`] names the observation, its effect on locks, and the fix.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(all(feature = "file", target_os = "linux"))]
 mod file;
 #[cfg(feature = "redis")]
