@@ -305,6 +305,8 @@ pub(super) struct RowStats {
     pub(super) never_expiring: i64,
     /// How many rows were read and parsed.
     pub(super) parsed: usize,
+    /// Names of locks whose rows are stored in another format than this version reads, and its number.
+    pub(super) other_formats: Vec<(String, i64)>,
     /// Names of locks whose rows cannot be parsed, and why.
     pub(super) corrupt: Vec<(String, &'static str)>,
 }

@@ -5,6 +5,7 @@ use super::super::keys::{KeyGroup, KeyScan};
 use super::super::query::Fact;
 use super::{fail, ok, unknown, warn};
 use crate::Finding;
+use leasehold_internals::FORMAT;
 
 /// One finding for each kind of unexpected key; one that is ok if there are none.
 pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &Requirements) -> Vec<Finding> {
@@ -26,8 +27,8 @@ pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &
             .impact("these locks cannot be acquired (WRONGTYPE)")
             .fix(other)
     }));
-    findings.extend(describe_group(&keys.unknown_format).map(|found| {
-        fail("key-formats", address, format!("of ours, {found}, in a format that this version does not read"))
+    findings.extend(describe_own_keys(&keys.unknown_format).map(|found| {
+        fail("key-formats", address, format!("{found} in a format other than {FORMAT}"))
             .impact("another version of leasehold stored these locks; this version refuses to use them")
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
@@ -66,7 +67,15 @@ fn key_or_keys(count: usize) -> &'static str {
 
 /// `3 keys (a, b, c)`; `None` for an empty group.
 fn describe_group(group: &KeyGroup) -> Option<String> {
-    let noun = key_or_keys(group.count);
+    describe(group, key_or_keys(group.count))
+}
+
+/// `3 of leasehold's keys (a, b, c)`; `None` for an empty group.
+fn describe_own_keys(group: &KeyGroup) -> Option<String> {
+    describe(group, "of leasehold's keys")
+}
+
+fn describe(group: &KeyGroup, noun: &str) -> Option<String> {
     let more = if group.count > group.examples.len() { ", …" } else { "" };
     (group.count > 0).then(|| format!("{} {noun} ({}{more})", group.count, group.examples.join(", ")))
 }
@@ -89,7 +98,8 @@ mod tests {
         assert_level(&find(good.clone())[0], Good, "9 keys");
         assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as examined");
         assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
-        assert_level(&find(KeyScan { unknown_format: group(2), ..good.clone() })[0], Fail, "2 keys (leasehold:l{0}, ");
+        let other = &find(KeyScan { unknown_format: group(2), ..good.clone() })[0];
+        assert_level(other, Fail, "2 of leasehold's keys (leasehold:l{0}, leasehold:l{1}) in a format other than 1");
         assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
         assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
         assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
