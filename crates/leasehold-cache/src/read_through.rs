@@ -153,8 +153,8 @@ impl ReadThrough {
                     self.shared.counters.count(Counter::Stale);
                     return Ok(data);
                 }
-                ReadReply::Wait(their_lease, left) => {
-                    self.wait(key, &mut subscriber, their_lease, left).await?;
+                ReadReply::Wait(awaited_lease, left) => {
+                    self.wait(key, &mut subscriber, awaited_lease, left).await?;
                     continue;
                 }
                 ReadReply::WriteInProgress => return self.load_bypassing_store(key, &load).await,
@@ -226,7 +226,7 @@ impl ReadThrough {
         &self,
         key: &str,
         subscriber: &mut Option<Subscriber>,
-        their_lease: u128,
+        awaited_lease: u128,
         left: u64,
     ) -> Result<(), CacheError> {
         let Some(subscribed) = subscriber else {
@@ -235,7 +235,7 @@ impl ReadThrough {
             return Ok(());
         };
         let timeout = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
-        match self.shared.clock.timeout(timeout, subscribed.wait(their_lease)).await {
+        match self.shared.clock.timeout(timeout, subscribed.wait(awaited_lease)).await {
             Ok(Some(error)) => Err(CacheError::RemoteLoader(error.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }

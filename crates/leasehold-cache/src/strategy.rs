@@ -1,5 +1,5 @@
-//! The textbook strategies to keep a cache beside a database, by name, and ours behind the same
-//! trait, for comparison.
+//! The textbook strategies to keep a cache beside a database, by name, and leasehold's behind the
+//! same trait, for comparison.
 //!
 //! | strategy | on a read | on a write | failure cases |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | [`DeleteAfter`] | load on a miss | commit, delete | a read before the commit that stores after the delete; a crash in between |
 //! | [`DelayedDoubleDelete`] | load on a miss | delete, commit, wait, delete | the same until the second delete, and afterwards a reader slower than the wait; a crash before the second delete; twice the loads |
 //! | [`LockProtected`] | load under a lock on a miss | commit and delete under the lock | a lost lock (a pause, a partition) stops no client: a late value is stored; a crash between commit and delete |
-//! | [`InvalidateAfterCommit`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
-//! | [`WriteThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
+//! | [`InvalidateAfterCommit`] (leasehold) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
+//! | [`WriteThrough`] (leasehold) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
 //!
 //! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on timing. With
 //! every strategy, the database itself must order the writes (a [fence](leasehold::fence), a
