@@ -206,10 +206,11 @@ impl JobWorker {
         let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
         match state.with_run_ended(token, outcome, text, loaded.millis()) {
             Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
-            // We wrote it and the reply was lost; or another node recorded the run as crashed.
+            // This node wrote it and the reply was lost; or another node recorded the run as
+            // crashed.
             None => {
-                let is_ours = |run: &ActiveRun| run.token == token;
-                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(is_ours));
+                let is_this_run = |run: &ActiveRun| run.token == token;
+                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(is_this_run));
                 Ok(Some(entry.is_some_and(|entry| entry.outcome == outcome)))
             }
         }

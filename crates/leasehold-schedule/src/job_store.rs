@@ -130,8 +130,8 @@ fn parse(value: &str) -> Result<JobRecord> {
         let advice = "restore it, or remove the record so that the job starts over (`leasehold cron forget`)";
         Error::new(ErrorKind::Corrupt, format!("{what}, so no tick runs; {advice}"))
     };
-    let raw: serde_json::Value = serde_json::from_str(value)
-        .map_err(|error| corrupt(format!("the job's record is not JSON ({error})")))?;
+    let raw: serde_json::Value =
+        serde_json::from_str(value).map_err(|error| corrupt(format!("the job's record is not JSON ({error})")))?;
     match raw.get("v").and_then(serde_json::Value::as_u64) {
         Some(v) if v == u64::from(RECORD_FORMAT) => {}
         Some(v) => {
@@ -143,8 +143,7 @@ fn parse(value: &str) -> Result<JobRecord> {
         }
         None => return Err(corrupt("the job's record has no format number".into())),
     }
-    serde_json::from_value(raw)
-        .map_err(|error| corrupt(format!("the job's record is damaged ({error})")))
+    serde_json::from_value(raw).map_err(|error| corrupt(format!("the job's record is damaged ({error})")))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl StopHandle {
     /// Waits until a stop is requested.
     pub async fn stopped(&self) {
         let mut stopped = self.0.subscribe();
-        // We own the sender, so it is alive.
+        // `self` owns the sender, so the channel is open.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 }

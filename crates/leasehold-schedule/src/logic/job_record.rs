@@ -35,8 +35,8 @@ pub struct JobRecord {
     pub run: String,
     /// When the server run of the last decision began, in seconds; 0 if not known. Ticks up to this
     /// time may have begun in an earlier server run, with their entries lost.
-    #[serde(default, skip_serializing_if = "is_zero_i64")]
-    pub doubt: i64,
+    #[serde(rename = "doubt", default, skip_serializing_if = "is_zero_i64")]
+    pub uncertain_until: i64,
     /// The highest lock token under which a node has decided.
     pub fence: u64,
     /// When the last run ended, in milliseconds; 0 if none has. A tick up to this time came due
@@ -171,7 +171,7 @@ impl JobRecord {
             watermark: since,
             resets: 0,
             run: String::new(),
-            doubt: 0,
+            uncertain_until: 0,
             fence: 0,
             busy_until: 0,
             paused: None,
@@ -243,13 +243,14 @@ impl JobRecord {
 
     /// Restarts the schedule at `now`, for a watermark that a wrong clock left in the future. It
     /// drops the queue. An end of a run in the future is reduced to `now`, or every tick until then
-    /// would count as overlapped. A `doubt` in the future is reduced, too.
+    /// would count as overlapped. An `uncertain_until` in the future is reduced, too.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
         let busy_until = self.busy_until.min(u64::try_from(now).unwrap_or(0).saturating_mul(1000));
-        let (doubt, queue, wanted) = (self.doubt.min(now), Vec::new(), Vec::new());
-        Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
+        let (queue, wanted) = (Vec::new(), Vec::new());
+        let uncertain_until = self.uncertain_until.min(now);
+        Self { watermark: now, resets, since: now, uncertain_until, busy_until, queue, wanted, ..self.clone() }
     }
 
     /// By how many seconds the watermark is ahead of the engine's clock, if by more than
