@@ -1,4 +1,5 @@
-//! Scans the keys with our prefix for those that locks did not write, and those that never expire.
+//! Scans the keys with leasehold's prefix for those that locks did not write, and those that never
+//! expire.
 
 use futures_util::future::join_all;
 
@@ -62,13 +63,13 @@ pub(crate) struct KeyScan {
     pub(crate) examined: usize,
     /// Whether the scan covered all keys of the server.
     pub(crate) is_complete: bool,
-    /// Keys with the name of one of ours, but of another type.
+    /// Keys with the name of one of leasehold's, but of another type.
     pub(crate) wrong_type: KeyGroup,
     /// Locks in a format that this version of leasehold does not read.
     pub(crate) unknown_format: KeyGroup,
-    /// Keys with our prefix that leasehold did not write.
+    /// Keys with leasehold's prefix that leasehold did not write.
     pub(crate) foreign: KeyGroup,
-    /// Our keys without a TTL.
+    /// Leasehold's keys without a TTL.
     pub(crate) without_ttl: KeyGroup,
     /// Locks whose key lacks fields, or has more than its state says.
     pub(crate) orphans: KeyGroup,
@@ -156,7 +157,7 @@ impl KeyScan {
     }
 }
 
-/// Scans the keys with our prefix, within limits.
+/// Scans the keys with leasehold's prefix, within limits.
 pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requirements) -> Fact<KeyScan> {
     let (mut keys, prefix) = (KeyScan::default(), &requirements.prefix);
     let script =

@@ -1,4 +1,4 @@
-//! Judges the keys with our prefix.
+//! Judges the keys with leasehold's prefix.
 
 use super::super::facts::{NodeFacts, Requirements};
 use super::super::keys::{KeyGroup, KeyScan};
@@ -14,7 +14,7 @@ pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &
         Ok(keys) => keys,
         Err(error) => {
             let finding = unknown("key-types", address, error)
-                .impact("foreign keys with our prefix could collide with a lock's key")
+                .impact("foreign keys with leasehold's prefix could collide with a lock's key")
                 .fix(format!("give the user what locks need: {}", requirements.permissions()));
             return vec![finding];
         }
@@ -33,22 +33,22 @@ pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
     findings.extend(describe_group(&keys.foreign).map(|found| {
-        warn("foreign-keys", address, format!("below {prefix:?}, {found}, not written by us"))
-            .impact("another program uses our prefix: its keys may collide with a lock's, and one overwrites the other")
+        warn("foreign-keys", address, format!("below {prefix:?}, {found}, not written by leasehold"))
+            .impact("another program uses leasehold's prefix: its keys may collide with a lock's, and one overwrites the other")
             .fix(other)
     }));
-    findings.extend(describe_group(&keys.without_ttl).map(|found| {
-        warn("keys-without-ttl", address, format!("of ours, {found}, without a TTL"))
+    findings.extend(describe_own_keys(&keys.without_ttl).map(|found| {
+        warn("keys-without-ttl", address, format!("{found} without a TTL"))
             .impact("they never expire: they were made persistent (PERSIST), or restored from a copy")
             .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
     }));
-    findings.extend(describe_group(&keys.orphans).map(|found| {
-        warn("orphans", address, format!("of ours, {found}, of which a part is missing or left over"))
+    findings.extend(describe_own_keys(&keys.orphans).map(|found| {
+        warn("orphans", address, format!("{found}, of which a part is missing or left over"))
             .impact("holders or waiters of these locks were lost: keys were removed by hand, evicted or lost")
             .fix("they expire with their TTL; find the cause of the removed keys (eviction-policy, FLUSHDB)")
     }));
-    findings.extend(describe_group(&keys.expired).map(|found| {
-        warn("ended-holders", address, format!("of ours, {found}, whose holder's lease expired without a release"))
+    findings.extend(describe_own_keys(&keys.expired).map(|found| {
+        warn("ended-holders", address, format!("{found}, whose holder's lease expired without a release"))
             .impact("a holder crashed, was stopped or was cut off; the next client acquires the lock at once")
             .fix("nothing, if the cause is known; they are removed within retention. If there are many: check the holders' logs")
     }));
@@ -101,7 +101,11 @@ mod tests {
         let other = &find(KeyScan { unknown_format: group(2), ..good.clone() })[0];
         assert_level(other, Fail, "2 of leasehold's keys (leasehold:l{0}, leasehold:l{1}) in a format other than 1");
         assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
-        assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
+        assert_level(
+            &find(KeyScan { without_ttl: group(2), ..good.clone() })[0],
+            Warn,
+            "2 of leasehold's keys (leasehold:l{0}, leasehold:l{1}) without a TTL",
+        );
         assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
         assert_eq!(find(KeyScan { orphans: group(2), wrong_type: group(1), ..good }).len(), 2);
         assert_level(

@@ -104,7 +104,11 @@ mod tests {
         );
         let other_formats = ["b", "c", "d", "e"].map(|name| (name.to_owned(), 2)).to_vec();
         let newer = find(RowStats { other_formats, ..good.clone() }).remove(0);
-        assert_level(&newer, Fail, "4 rows (\"b\", \"c\", \"d\", …) in format 2, and this version of leasehold reads format 1");
+        assert_level(
+            &newer,
+            Fail,
+            "4 rows (\"b\", \"c\", \"d\", …) in format 2, and this version of leasehold reads format 1",
+        );
         assert_level(&newer, Fail, "use that version (docs/upgrading.md)");
         assert!(!format!("{newer:?}").contains("delete"), "{newer:?}");
         assert_level(&find(RowStats { never_expiring: 2, ..good.clone() })[0], Warn, "2 locks held");

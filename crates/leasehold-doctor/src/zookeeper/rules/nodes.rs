@@ -27,8 +27,8 @@ pub(super) fn judge_nodes(inside: &EnsembleFacts, requirements: &Requirements) -
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
     findings.extend(describe_group(&nodes.foreign, "node").map(|found| {
-        warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
-            .impact("another program uses our path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
+        warn("foreign-nodes", "", format!("below {base}, {found}, not leasehold's"))
+            .impact("another program uses leasehold's path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
             .fix("another path in the URL of all clients; or delete the nodes if they are not needed")
     }));
     findings.extend(describe_group(&nodes.stale_folders, "lock").map(|found| {
