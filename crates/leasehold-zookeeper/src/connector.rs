@@ -66,7 +66,7 @@ impl Connector {
         self
     }
 
-    /// Uses TLS with all servers. The configuration has the trusted authorities, our own
+    /// Uses TLS with all servers. The configuration has the trusted authorities, the client's
     /// certificate and the crypto provider. A server's certificate must contain the server's name
     /// from the list of servers.
     #[cfg(feature = "tls")]
