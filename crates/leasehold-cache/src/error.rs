@@ -12,6 +12,18 @@ pub type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Why a read has no value, or a write did not happen. Cheap to clone: one load may have many
 /// callers.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheError, ReadThrough};
+///
+/// let cache = ReadThrough::open("memory:").await?;
+/// match cache.get_or_load("user:42", || async { Err::<Option<&str>, _>("no database") }).await {
+///     Err(CacheError::Loader(cause)) => assert_eq!(cause.to_string(), "no database"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CacheError {

@@ -30,6 +30,17 @@ pub const MAX_KEY: usize = 512;
 const MAX_SEND_ATTEMPTS: u32 = 3;
 
 /// A cache in front of your own loader. Cheap to clone; all clones share one cache.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::ReadThrough;
+///
+/// let cache = ReadThrough::open("memory:").await?;
+/// let name = cache.get_or_load("user:42", || async { Ok::<_, std::io::Error>(Some("Ada")) }).await?;
+/// assert_eq!(name.as_deref(), Some(&b"Ada"[..]));
+/// cache.invalidate("user:42").await?;            // after the commit of a change
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReadThrough {
     pub(crate) shared: Arc<Shared>,

@@ -27,6 +27,20 @@ const MIN_RECORDING_TIME: Duration = Duration::from_secs(30);
 const MAX_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// A run of this node that has ended.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{self as schedule, Job, TickOutcome};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// let job = Job::new("mail", "* * * * * *")?;
+/// for finished in schedule::run_due(&locks, job, None, None, work).await? {
+///     println!("the tick {} on {}: {}", finished.run.tick, finished.run.node, finished.text);
+///     assert_eq!(finished.outcome, TickOutcome::Done);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FinishedRun {

@@ -13,6 +13,21 @@ use crate::session::{self, Settings};
 use crate::transport::Tcp;
 
 /// Settings for a session, and the function that opens it.
+///
+/// ```no_run
+/// use leasehold_zookeeper::Client;
+/// # use leasehold_zookeeper::Error;
+///
+/// # async fn example() -> Result<(), Error> {
+/// # use std::time::Duration;
+/// let client = Client::connector()
+///     .with_session_timeout(Duration::from_secs(10))
+///     .with_auth("digest", b"app:secret")
+///     .connect("zk1:2181,zk2:2181").await?;
+/// println!("the session lasts {:?}", client.session_timeout());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Connector {
     settings: Settings,

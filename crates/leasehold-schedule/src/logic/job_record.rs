@@ -61,6 +61,21 @@ pub struct JobRecord {
 }
 
 /// An operator's request to pause a job or to run it now.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// let jobs = Jobs::new(&locks)?;
+/// jobs.pause("report").await?;
+/// let request = jobs.status("report").await?.unwrap().paused.unwrap();
+/// println!("paused by {} at {}", request.by, Tick::from_unix(request.at));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OperatorRequest {
     /// When it was made, in seconds since 1970.
@@ -70,6 +85,20 @@ pub struct OperatorRequest {
 }
 
 /// A run that has begun.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// for run in Jobs::new(&locks)?.status("report").await?.unwrap().running {
+///     println!("the tick {} on {}, token {}", Tick::from_unix(run.tick), run.node, run.token);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActiveRun {
     /// The tick that it is for, in seconds since 1970; for a manual run, the time of the request.
@@ -88,6 +117,13 @@ pub struct ActiveRun {
 }
 
 /// The outcome of a tick.
+///
+/// ```
+/// use leasehold_schedule::TickOutcome;
+///
+/// assert_eq!(TickOutcome::TimedOut.as_str(), "timed-out");
+/// assert!(TickOutcome::Failed.has_run() && !TickOutcome::Missed.has_run());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TickOutcome {
@@ -132,6 +168,22 @@ impl TickOutcome {
 }
 
 /// The outcome of one tick, or of several successive ticks that were not run.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick, TickOutcome};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// let status = Jobs::new(&locks)?.status("report").await?.unwrap();
+/// for entry in status.history.iter().filter(|entry| entry.outcome != TickOutcome::Done) {
+///     println!("{}: {} {}", Tick::from_unix(entry.tick), entry.outcome.as_str(), entry.text);
+/// }
+/// # assert!(!status.history.is_empty());
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HistoryEntry {
     /// The tick, in seconds since 1970; if several ticks were not run, the newest of them.
