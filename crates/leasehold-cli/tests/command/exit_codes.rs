@@ -139,7 +139,7 @@ fn an_unusable_engine_exits_with_69() {
 }
 
 #[test]
-fn a_folder_that_is_not_ours_is_refused() {
+fn a_folder_of_another_user_is_refused() {
     let place = TestFolder::new();
     std::fs::create_dir(place.path("other")).unwrap();
     let url = format!("file://{}/other", place.dir.path().display());
