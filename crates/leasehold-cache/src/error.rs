@@ -12,6 +12,18 @@ pub type Cause = Arc<dyn StdError + Send + Sync>;
 
 /// Why a read has no value, or a write did not happen. Cheap to clone: one load may have many
 /// callers.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheError, ReadThrough};
+///
+/// let cache = ReadThrough::open("memory:").await?;
+/// match cache.get_or_load("user:42", || async { Err::<Option<&str>, _>("no database") }).await {
+///     Err(CacheError::Loader(cause)) => assert_eq!(cause.to_string(), "no database"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -88,13 +100,36 @@ impl fmt::Display for CacheError {
 }
 
 impl StdError for CacheError {
+    /// The source of the variant's error, whose own text is part of this error's text.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Loader(cause) | Self::Commit(cause) => Some(&**cause),
+            Self::Loader(cause) | Self::Commit(cause) => cause.source(),
             Self::Unavailable(error) | Self::Lost(error) | Self::MarkExpired(error) | Self::Invalid(error) => {
-                Some(&**error)
+                error.source()
             }
-            _ => None,
+            Self::RemoteLoader(_) | Self::LoaderBehind | Self::Superseded { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::ErrorKind;
+
+    /// A chain of errors names each cause once.
+    #[test]
+    fn a_chain_names_each_cause_once() {
+        let refused = || std::io::Error::from_raw_os_error(111);
+        let unavailable = Error::new(ErrorKind::Unavailable, "no answer").caused_by(refused());
+        for error in [CacheError::Loader(CacheError::cause(refused())), CacheError::unavailable(unavailable)] {
+            let mut texts = vec![error.to_string()];
+            let mut cause = error.source();
+            while let Some(next) = cause {
+                texts.push(next.to_string());
+                cause = next.source();
+            }
+            assert_eq!(texts.join(": ").matches(&refused().to_string()).count(), 1, "{texts:?}");
         }
     }
 }

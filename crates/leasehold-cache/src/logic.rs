@@ -391,12 +391,12 @@ impl CacheEntry {
     /// Extends the mark of a writer. Returns whether the mark is still set.
     pub fn extend_write(&mut self, now: u64, mark: u128, mark_for: u64, keep_for: u64) -> bool {
         self.expire_mark(now);
-        let ours = self.write_mark.is_some_and(|held| held.id == mark);
-        if ours {
+        let is_held = self.write_mark.is_some_and(|held| held.id == mark);
+        if is_held {
             self.write_mark = Some(TimedId { id: mark, until: now + mark_for });
             self.keep_until_at_least(now, now + mark_for + keep_for);
         }
-        ours
+        is_held
     }
 
     /// Ends a write. `load` is the new value, if the writer knows it, with the mark as its lease.

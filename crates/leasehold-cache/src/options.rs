@@ -12,6 +12,17 @@ use leasehold::{Error, ErrorKind, Result};
 use leasehold_internals::metrics::{Metrics, OptionalMetrics};
 
 /// How fresh a read must be.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{Freshness, ReadThrough};
+/// use std::time::Duration;
+///
+/// // While one reader loads, the others get the old value, for at most ten seconds.
+/// let options = ReadThrough::builder().freshness(Freshness::ServeStale);
+/// let cache = options.stale_for(Duration::from_secs(10)).open("memory:").await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Freshness {
     /// A read that begins after an invalidation has returned never gets an older value. A read
@@ -24,6 +35,15 @@ pub enum Freshness {
 }
 
 /// What a read does when the store does not respond.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{OutagePolicy, ReadThrough};
+///
+/// // Protects a database that could not serve all reads: while Redis is unreachable, reads fail.
+/// let cache = ReadThrough::builder().on_outage(OutagePolicy::FailClosed).open("memory:").await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OutagePolicy {
     /// The read calls the loader: one load at a time per key and process. The loaded value is never
@@ -51,6 +71,18 @@ pub(crate) struct Options {
 }
 
 /// Options to open a cache with.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::ReadThrough;
+/// use std::time::Duration;
+///
+/// let cache = ReadThrough::builder()
+///     .ttl(Duration::from_secs(300))
+///     .negative_ttl(Duration::from_secs(1))
+///     .open("memory:").await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {

@@ -2,7 +2,7 @@
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>c{key}` | hash | one key of the cache, as documented in `scripts/entry.lua` |
+//! | `<prefix>c{key}` | hash | one key of the cache, as documented in `scripts/load_record.lua` |
 //! | `<prefix>t{key}` | string | a value of a textbook [strategy](super::strategy) |
 //! | `<prefix>i<number>` | channel | a client's inbox, with the ends of loads that its readers wait for |
 
@@ -15,8 +15,8 @@ use crate::logic::{
 };
 use leasehold_internals::redis::wire::{CachedScript, Reader, bytes, check_format, integer, named_key};
 
-/// The default prefix of our keys. It differs from the locks' prefix: a cache may be evicted, and
-/// locks may not.
+/// The default prefix of the cache's keys. It differs from the locks' prefix: a cache may be
+/// evicted, and locks may not.
 pub(crate) const PREFIX: &str = "leasehold-cache:";
 
 pub(crate) fn entry_key(prefix: &str, key: &str) -> String {
@@ -33,44 +33,48 @@ macro_rules! lua {
     };
 }
 
-/// One script for each [`Operation`], and `plain` for the textbook strategies.
+/// One script for each [`Operation`], and `textbook` for the textbook strategies.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     read: Arc<CachedScript>,
-    set: Arc<CachedScript>,
-    give_up: Arc<CachedScript>,
+    store: Arc<CachedScript>,
+    release_lease: Arc<CachedScript>,
     invalidate: Arc<CachedScript>,
     begin_write: Arc<CachedScript>,
     extend_write: Arc<CachedScript>,
     finish_write: Arc<CachedScript>,
-    pub(crate) plain: Arc<CachedScript>,
+    pub(crate) textbook: Arc<CachedScript>,
 }
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let on_entry = |rest: &str| CachedScript::new([lua!("head"), lua!("entry"), rest].concat());
+        let on_record = |rest: &str| CachedScript::new([lua!("prelude"), lua!("load_record"), rest].concat());
         Self {
-            read: CachedScript::new([lua!("head"), lua!("hit"), lua!("entry"), lua!("ask")].concat()),
-            set: on_entry(lua!("set")),
-            give_up: on_entry(lua!("give_up")),
-            invalidate: on_entry(lua!("invalidate")),
-            begin_write: on_entry(lua!("begin")),
-            extend_write: on_entry(lua!("extend")),
-            finish_write: on_entry(lua!("finish")),
-            plain: CachedScript::new(lua!("plain").to_owned()),
+            read: CachedScript::new(
+                [lua!("prelude"), lua!("read_fresh"), lua!("load_record"), lua!("read_or_lend")].concat(),
+            ),
+            store: on_record(lua!("store_loaded")),
+            release_lease: on_record(lua!("release_lease")),
+            invalidate: on_record(lua!("invalidate")),
+            begin_write: on_record(lua!("begin_write")),
+            extend_write: on_record(lua!("extend_write")),
+            finish_write: on_record(lua!("finish_write")),
+            textbook: CachedScript::new(lua!("run_textbook_command").to_owned()),
         }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<CachedScript>> {
-        let Self { read, set, give_up, invalidate, begin_write, extend_write, finish_write, plain } = self;
-        [read, set, give_up, invalidate, begin_write, extend_write, finish_write, plain].map(Arc::clone).to_vec()
+        let Self { read, store, release_lease, invalidate, begin_write, extend_write, finish_write, textbook } = self;
+        [read, store, release_lease, invalidate, begin_write, extend_write, finish_write, textbook]
+            .map(Arc::clone)
+            .to_vec()
     }
 
     pub(crate) fn for_operation(&self, operation: &Operation) -> &CachedScript {
         match operation {
             Operation::Read(_) => &self.read,
-            Operation::Store(_) => &self.set,
-            Operation::GiveUp(..) => &self.give_up,
+            Operation::Store(_) => &self.store,
+            Operation::GiveUp(..) => &self.release_lease,
             Operation::Invalidate(..) => &self.invalidate,
             Operation::BeginWrite(_) => &self.begin_write,
             Operation::ExtendWrite(..) => &self.extend_write,
@@ -200,7 +204,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// `None` if our scripts cannot have sent `text`.
+    /// `None` if the scripts cannot have sent `text`.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(check_format(text).ok()?);
         let lease = u128::from_str_radix(std::str::from_utf8(reader.bytes(32)?).ok()?, 16).ok()?;

@@ -30,6 +30,17 @@ pub const MAX_KEY: usize = 512;
 const MAX_SEND_ATTEMPTS: u32 = 3;
 
 /// A cache in front of your own loader. Cheap to clone; all clones share one cache.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::ReadThrough;
+///
+/// let cache = ReadThrough::open("memory:").await?;
+/// let name = cache.get_or_load("user:42", || async { Ok::<_, std::io::Error>(Some("Ada")) }).await?;
+/// assert_eq!(name.as_deref(), Some(&b"Ada"[..]));
+/// cache.invalidate("user:42").await?;            // after the commit of a change
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReadThrough {
     pub(crate) shared: Arc<Shared>,
@@ -153,8 +164,8 @@ impl ReadThrough {
                     self.shared.counters.count(Counter::Stale);
                     return Ok(data);
                 }
-                ReadReply::Wait(their_lease, left) => {
-                    self.wait(key, &mut subscriber, their_lease, left).await?;
+                ReadReply::Wait(awaited_lease, left) => {
+                    self.wait(key, &mut subscriber, awaited_lease, left).await?;
                     continue;
                 }
                 ReadReply::WriteInProgress => return self.load_bypassing_store(key, &load).await,
@@ -226,7 +237,7 @@ impl ReadThrough {
         &self,
         key: &str,
         subscriber: &mut Option<Subscriber>,
-        their_lease: u128,
+        awaited_lease: u128,
         left: u64,
     ) -> Result<(), CacheError> {
         let Some(subscribed) = subscriber else {
@@ -235,7 +246,7 @@ impl ReadThrough {
             return Ok(());
         };
         let timeout = Duration::from_micros(left).min(RECHECK_INTERVAL) + Duration::from_micros(500);
-        match self.shared.clock.timeout(timeout, subscribed.wait(their_lease)).await {
+        match self.shared.clock.timeout(timeout, subscribed.wait(awaited_lease)).await {
             Ok(Some(error)) => Err(CacheError::RemoteLoader(error.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }

@@ -88,7 +88,7 @@ impl RedisStore {
         let fill = |command: &mut Cmd, _: &LiveConnection| {
             command.arg(&key).arg(words);
         };
-        Ok(self.nodes.run_script(self.nodes.slot(&key), &self.scripts.plain, 1, &fill).await?.0)
+        Ok(self.nodes.run_script(self.nodes.slot(&key), &self.scripts.textbook, 1, &fill).await?.0)
     }
 
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
@@ -124,7 +124,7 @@ impl LinkListener for RedisSubscriber {
         {
             match engine::bytes(text).and_then(Message::parse) {
                 Some(Message { lease, key, failure }) => self.wakeups.notify(&key, lease, failure.as_deref()),
-                None => tracing::warn!("received an unknown message in our inbox"),
+                None => tracing::warn!("received an unknown message in this client's inbox"),
             }
         }
     }

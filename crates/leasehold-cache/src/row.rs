@@ -1,6 +1,13 @@
 //! The results of loaders and writers.
 
 /// A value from the database, with the version of its row if it has one.
+///
+/// ```
+/// use leasehold_cache::Row;
+///
+/// assert_eq!(Row::from("Ada"), Row { value: b"Ada".to_vec(), version: None });
+/// assert_eq!(Row::from(("Ada", 7)).version, Some(7));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Row {
     /// The value, as reads return it.
@@ -35,6 +42,14 @@ impl<V: Into<Vec<u8>>> From<(V, u64)> for Row {
 }
 
 /// The state of a row after a write.
+///
+/// ```
+/// use leasehold_cache::{Row, RowState};
+///
+/// assert_eq!(RowState::from(Row::from("Ada")), RowState::Present(Row::from("Ada")));
+/// assert_eq!(RowState::from(None), RowState::Absent);        // the write deleted the row
+/// assert_eq!(RowState::from(()), RowState::Unknown);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum RowState {
     /// The row exists with this value, which is stored in the cache.

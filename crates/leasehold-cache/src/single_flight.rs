@@ -70,8 +70,8 @@ impl SingleFlight {
         (Arc::clone(&open.queue), KeyUser { single_flight: self, key })
     }
 
-    /// The result of a load that begins after now: our own load, or one of another reader that came
-    /// before the load began. Calls `on_joined` as soon as it is certain which load that is.
+    /// The result of a load that begins after now: the one of this call, or of another reader that
+    /// came before the load began. Calls `on_joined` as soon as it is certain which load that is.
     pub(crate) async fn load_once<F, Fut>(&self, key: &str, on_joined: impl FnOnce(), load: F) -> LoadResult
     where
         F: Fn() -> Fut + Send + Sync,
@@ -80,11 +80,11 @@ impl SingleFlight {
         let (queue, _user) = self.enter(key);
         let mut on_joined = Some(on_joined);
         loop {
-            let (mut result, ours) = {
+            let (mut result, own_sender) = {
                 let mut pending = queue.pending();
                 // A load whose reader was cancelled will never send a result.
                 match pending.as_ref().filter(|pending| pending.has_changed().is_ok()) {
-                    Some(theirs) => (theirs.clone(), None),
+                    Some(other) => (other.clone(), None),
                     None => {
                         let (sender, receiver) = watch::channel(None);
                         *pending = Some(receiver.clone());
@@ -95,7 +95,7 @@ impl SingleFlight {
             if let Some(on_joined) = on_joined.take() {
                 on_joined();
             }
-            if let Some(sender) = ours {
+            if let Some(sender) = own_sender {
                 let _running = queue.running.lock().await;
                 *queue.pending() = None;
                 let outcome = load().await;

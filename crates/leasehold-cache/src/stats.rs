@@ -5,6 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use leasehold_internals::metrics::OptionalMetrics;
 
 /// Counters of a cache in this process, since it was opened.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::ReadThrough;
+///
+/// let cache = ReadThrough::open("memory:").await?;
+/// let load = || async { Ok::<_, std::io::Error>(Some("Ada")) };
+/// cache.get_or_load("user:42", load).await?;
+/// cache.get_or_load("user:42", load).await?;
+/// assert_eq!((cache.stats().loads, cache.stats().hits), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {

@@ -14,6 +14,17 @@ use leasehold::{Error, ErrorKind, Result};
 /// The store of a cache's keys. [`ReadThrough`](super::ReadThrough) and the textbook
 /// [strategies](super::strategy) are built on it. On its own it performs the bare
 /// [operations](Operation) that [`CacheEntry`](crate::logic::CacheEntry) specifies.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::CacheAside};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// // A textbook cache in this store, for comparison.
+/// let cache = CacheAside::new(&store, Duration::from_secs(60));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct CacheStore {
     backend: Arc<Backend>,

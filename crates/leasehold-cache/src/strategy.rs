@@ -1,5 +1,5 @@
-//! The textbook strategies to keep a cache beside a database, by name, and ours behind the same
-//! trait, for comparison.
+//! The textbook strategies to keep a cache beside a database, by name, and leasehold's behind the
+//! same trait, for comparison.
 //!
 //! | strategy | on a read | on a write | failure cases |
 //! |---|---|---|---|
@@ -8,8 +8,8 @@
 //! | [`DeleteAfter`] | load on a miss | commit, delete | a read before the commit that stores after the delete; a crash in between |
 //! | [`DelayedDoubleDelete`] | load on a miss | delete, commit, wait, delete | the same until the second delete, and afterwards a reader slower than the wait; a crash before the second delete; twice the loads |
 //! | [`LockProtected`] | load under a lock on a miss | commit and delete under the lock | a lost lock (a pause, a partition) stops no client: a late value is stored; a crash between commit and delete |
-//! | [`InvalidateAfterCommit`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
-//! | [`WriteThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
+//! | [`InvalidateAfterCommit`] (leasehold) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
+//! | [`WriteThrough`] (leasehold) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
 //!
 //! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on timing. With
 //! every strategy, the database itself must order the writes (a [fence](leasehold::fence), a
@@ -27,9 +27,33 @@ use leasehold::Locks;
 use leasehold::Token;
 
 /// The result of a database or a strategy.
+///
+/// ```
+/// use leasehold_cache::strategy::StrategyFuture;
+///
+/// fn answer<'a>() -> StrategyFuture<'a, u32> {
+///     Box::pin(async { Ok(42) })
+/// }
+/// ```
 pub type StrategyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
 
 /// The database, as a strategy sees it.
+///
+/// ```
+/// use leasehold::Token;
+/// use leasehold_cache::{Row, RowState, strategy::{Database, StrategyFuture}};
+///
+/// struct Table(std::sync::Mutex<Vec<u8>>);
+///
+/// impl Database for Table {
+///     fn load<'a>(&'a self, _: &'a str) -> StrategyFuture<'a, Option<Row>> {
+///         Box::pin(async { Ok(Some(self.0.lock().unwrap().clone().into())) })
+///     }
+///     fn store<'a>(&'a self, _: &'a str, value: Vec<u8>, _: Option<Token>) -> StrategyFuture<'a, RowState> {
+///         Box::pin(async { *self.0.lock().unwrap() = value; Ok(RowState::Unknown) })
+///     }
+/// }
+/// ```
 pub trait Database: Send + Sync {
     /// Reads the row; `None` if it does not exist.
     fn load<'a>(&'a self, key: &'a str) -> StrategyFuture<'a, Option<Row>>;
@@ -39,6 +63,16 @@ pub trait Database: Send + Sync {
 }
 
 /// A strategy to keep a cache beside a database.
+///
+/// ```
+/// use leasehold_cache::{CacheError, strategy::{Database, Strategy}};
+///
+/// async fn rename(strategy: &dyn Strategy, database: &dyn Database) -> Result<(), CacheError> {
+///     strategy.write(database, "user:42", b"Grace".to_vec()).await?;
+///     println!("{}: {:?}", strategy.name(), strategy.read(database, "user:42").await?);
+///     Ok(())
+/// }
+/// ```
 pub trait Strategy: Send + Sync {
     /// The name of the strategy in reports.
     fn name(&self) -> &'static str;
@@ -50,6 +84,17 @@ pub trait Strategy: Send + Sync {
 }
 
 /// Common to all textbook strategies: the store, and the TTL of values.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, TtlOnly}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let cache = CacheAside::new(&store, Duration::from_secs(60));
+/// let strategy = TtlOnly(cache);                 // or DeleteFirst, DeleteAfter, …
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct CacheAside {
     store: CacheStore,
@@ -87,6 +132,17 @@ impl CacheAside {
 }
 
 /// Writes do not touch the cache: its values only expire.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, Strategy, TtlOnly}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let strategy = TtlOnly(CacheAside::new(&store, Duration::from_secs(60)));
+/// assert_eq!(strategy.name(), "ttl-only");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct TtlOnly(pub CacheAside);
 
@@ -105,6 +161,17 @@ impl Strategy for TtlOnly {
 }
 
 /// Cache-aside; a write deletes the cached value and then commits.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, DeleteFirst, Strategy}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let strategy = DeleteFirst(CacheAside::new(&store, Duration::from_secs(60)));
+/// assert_eq!(strategy.name(), "delete-first");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeleteFirst(pub CacheAside);
 
@@ -126,6 +193,17 @@ impl Strategy for DeleteFirst {
 }
 
 /// Cache-aside; a write commits and then deletes the cached value.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, DeleteAfter, Strategy}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let strategy = DeleteAfter(CacheAside::new(&store, Duration::from_secs(60)));
+/// assert_eq!(strategy.name(), "delete-after");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeleteAfter(pub CacheAside);
 
@@ -147,6 +225,18 @@ impl Strategy for DeleteAfter {
 }
 
 /// Delete, commit, and delete again in the background after a delay.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, DelayedDoubleDelete, Strategy}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let cache = CacheAside::new(&store, Duration::from_secs(60));
+/// let strategy = DelayedDoubleDelete { cache, delay: Duration::from_millis(500) };
+/// assert_eq!(strategy.name(), "delayed-double-delete");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct DelayedDoubleDelete {
     /// The store and the TTL of the cached values.
@@ -181,6 +271,19 @@ impl Strategy for DelayedDoubleDelete {
 
 /// Loads and writes exclude each other by a lock with the key's name. The database does not check
 /// its token.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::Locks;
+/// use leasehold_cache::{CacheStore, strategy::{CacheAside, LockProtected, Strategy}};
+/// use std::time::Duration;
+///
+/// let store = CacheStore::open("memory:", Duration::from_secs(1)).await?;
+/// let cache = CacheAside::new(&store, Duration::from_secs(60));
+/// let strategy = LockProtected { cache, locks: Locks::open("memory:").await? };
+/// assert_eq!(strategy.name(), "lock-protected");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockProtected {
     /// The store and the TTL of the cached values.
@@ -226,6 +329,15 @@ fn read_through<'a>(cache: &'a ReadThrough, source: &'a dyn Database, key: &'a s
 }
 
 /// Leasehold's cache; a write commits and then invalidates the key.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_cache::{ReadThrough, strategy::{InvalidateAfterCommit, Strategy}};
+///
+/// let strategy = InvalidateAfterCommit(ReadThrough::open("memory:").await?);
+/// assert_eq!(strategy.name(), "leasehold, invalidate");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct InvalidateAfterCommit(pub ReadThrough);
 
@@ -248,6 +360,17 @@ impl Strategy for InvalidateAfterCommit {
 
 /// Leasehold's cache; a write is announced, committed and stored in the cache under a lock with the
 /// key's name, whose token the database can check.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::Locks;
+/// use leasehold_cache::{ReadThrough, strategy::{Strategy, WriteThrough}};
+///
+/// let (cache, locks) = (ReadThrough::open("memory:").await?, Locks::open("memory:").await?);
+/// let strategy = WriteThrough { cache, locks };
+/// assert_eq!(strategy.name(), "leasehold, write through");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct WriteThrough {
     /// The cache that is read and written through.

@@ -170,7 +170,7 @@ impl ReadThrough {
         let shared = &self.shared;
         let again = shared.send_with_retries(mark.key, Operation::BeginWrite(self.write_request(mark.id, token))).await;
         // A writer with a higher token came first. Its value may be outdated once the database has
-        // applied ours.
+        // applied this write.
         let restored = match again {
             Ok(OperationReply::WriteBegun(Err(_))) => shared.send_with_retries(mark.key, shared.invalidation(0)).await,
             other => other,

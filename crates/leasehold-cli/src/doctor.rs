@@ -53,8 +53,8 @@ Exit codes:
 
 Effects on the deployment:
   doctor reads settings and metrics, sends 100 pings, and inspects up to 2000
-  of our keys. It runs the steps of a lock once (scripts, keys and a message)
-  under an unused name, and deletes the keys at once.
+  of leasehold's keys. It runs the steps of a lock once (scripts, keys and a
+  message) under an unused name, and deletes the keys at once.
   ZooKeeper: a session with each server, and a lock under an unused name that
   is deleted at the end; it inspects up to 1000 locks.
   Databases: two connections to each server, 50 queries of the time, and a
@@ -142,7 +142,7 @@ async fn with_progress<T>(work: impl Future<Output = T>) -> T {
     work.await
 }
 
-/// Whether standard error is a terminal with our process group in the foreground.
+/// Whether standard error is a terminal with this process group in the foreground.
 fn in_foreground() -> bool {
     let stderr = io::stderr();
     isatty(&stderr) && tcgetpgrp(&stderr).map_or(true, |foreground| foreground == getpgrp())

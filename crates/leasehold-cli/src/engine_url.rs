@@ -17,8 +17,8 @@ use crate::exit::Failure;
 /// The size limit of a file with an engine's URL, in bytes.
 const MAX_FILE_SIZE: u64 = 64 * 1024;
 
-/// How a command that we start finds the same engine. It gets the same kind of reference that we
-/// got, so a password in a file stays in the file.
+/// How a command that this process starts finds the same engine. It gets the same kind of reference
+/// that this process got, so a password in a file stays in the file.
 #[derive(Clone, Debug)]
 pub(crate) enum ChildEngine {
     Url(String),

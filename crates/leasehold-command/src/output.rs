@@ -51,7 +51,7 @@ pub fn print_message(message: &str) {
     write_stderr(&format!("{stamp}leasehold: {}\n", escape_control_chars(message)));
 }
 
-/// Prints each line of our own `message` as [`print_message`] does. For foreign text use
+/// Prints each line of leasehold's own `message` as [`print_message`] does. For foreign text use
 /// [`print_message`], which escapes its line breaks.
 pub fn print_message_lines(message: &str) {
     message.lines().for_each(print_message);
@@ -214,7 +214,7 @@ pub fn shorten(text: &str, max_bytes: usize) -> Cow<'_, str> {
 }
 
 /// Hides the secrets of every URL in `text`: `scheme://user:secret@host?password=secret` becomes
-/// `scheme://user:***@host?password=***`. In doubt it hides too much.
+/// `scheme://user:***@host?password=***`. Ambiguous text is hidden, too.
 pub fn hide_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

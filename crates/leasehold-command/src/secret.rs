@@ -22,7 +22,7 @@ use rustix::termios::isatty;
 use crate::output::{self, hide_passwords};
 
 /// The environment variable that passes the URL with its password when the program executes itself
-/// again. Commands that we start do not inherit it.
+/// again. Commands that this process starts do not inherit it.
 pub const HIDDEN_URL_VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
 
 /// The URL with its password, if `url` is the one in whose argument this program hid the password;

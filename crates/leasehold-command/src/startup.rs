@@ -25,8 +25,8 @@ pub fn report_result(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Our own usage messages may have several lines; foreign text is always printed as one
-            // line.
+            // Leasehold's own usage messages may have several lines; foreign text is always printed
+            // as one line.
             match failure.kind {
                 "usage" => output::print_message_lines(&failure.message),
                 _ if failure.message.is_empty() => {}

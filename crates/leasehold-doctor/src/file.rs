@@ -37,11 +37,11 @@ pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
 
 /// Warns if other default folders on this host store locks. Without a folder in the URL each user
 /// has a separate one, and a job with another `XDG_STATE_HOME` has yet another.
-fn check_default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
+fn check_default_folders(used: &Path, all: &[PathBuf], shown: &str) -> Finding {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let others: Vec<String> = all
         .iter()
-        .filter(|dir| has_locks(dir) && canonical(dir) != canonical(ours))
+        .filter(|dir| has_locks(dir) && canonical(dir) != canonical(used))
         .map(|dir| dir.display().to_string())
         .collect();
     let new = |level, found: String| Finding::new(level, "default-folder", shown, found);
@@ -54,8 +54,8 @@ fn check_default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     }
 }
 
-/// Whether this folder stores locks. A folder whose content we may not read counts as one: another
-/// user's default folder has mode 0700.
+/// Whether this folder stores locks. A folder whose content this user may not read counts as one:
+/// another user's default folder has mode 0700.
 fn has_locks(dir: &Path) -> bool {
     match dir.join("locks").metadata() {
         Ok(found) => found.is_dir(),
@@ -71,15 +71,15 @@ fn nearest_existing(dir: &Path) -> (PathBuf, bool) {
             let found = above.find(|dir| !dir.as_os_str().is_empty() && dir.exists());
             (found.map_or_else(|| PathBuf::from("."), Path::to_path_buf), false)
         }
-        // A folder that we may not read exists, and opening it returns the reason.
+        // A folder that this user may not read exists, and opening it returns the reason.
         _ => (dir.to_path_buf(), true),
     }
 }
 
-/// Checks a folder that stores locks: whether we may use it.
+/// Checks a folder that stores locks: whether this user may use it.
 fn check_used_folder(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
-        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it exists, is ours, and is writable")
+        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it exists, belongs to this user, and is writable")
             .impact("locks can be acquired"),
         Err(error) => refused_finding(&error, shown),
     }
@@ -170,14 +170,14 @@ mod tests {
     #[test]
     fn several_default_folders_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let all = ["ours", "theirs", "empty"].map(|name| dir.path().join(name));
+        let all = ["used", "other", "empty"].map(|name| dir.path().join(name));
         std::fs::create_dir_all(all[0].join("locks")).unwrap();
         std::fs::create_dir_all(&all[2]).unwrap();
         assert_eq!(check_default_folders(&all[0], &all, "").level, Level::Ok);
         std::fs::create_dir_all(all[1].join("locks")).unwrap();
         let found = check_default_folders(&all[0], &all, "");
         assert_eq!(found.level, Level::Warn);
-        assert!(found.found.contains("theirs") && !found.found.contains("ours"), "{found:?}");
+        assert!(found.found.contains("/other") && !found.found.contains("/used"), "{found:?}");
     }
 
     #[test]

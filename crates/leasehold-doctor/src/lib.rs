@@ -12,6 +12,8 @@
 //! The report assumes no defaults: a fact that a server does not reveal is [`Level::Unknown`],
 //! never [`Level::Ok`]. Each [`Finding`] names the observation, its effect on locks, and the fix.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(all(feature = "file", target_os = "linux"))]
 mod file;
 #[cfg(feature = "redis")]
@@ -31,6 +33,13 @@ use leasehold::engine::EngineUrl;
 use leasehold::{DEFAULT_TTL, Result};
 
 /// The severity of a finding, in ascending order.
+///
+/// ```
+/// use leasehold_doctor::Level;
+///
+/// assert!(Level::Unknown < Level::Warn && Level::Warn < Level::Fail);
+/// assert_eq!(Level::Fail.to_string(), "fail");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The setting is safe.
@@ -62,6 +71,15 @@ impl fmt::Display for Level {
 }
 
 /// The result of one check.
+///
+/// ```
+/// use leasehold_doctor::{Finding, Level};
+///
+/// let finding = Finding::new(Level::Warn, "clock", "db1:6379", "it is 2 s ahead")
+///     .impact("tokens come from this clock")
+///     .fix("run chrony or ntpd");
+/// assert_eq!((finding.check, finding.subject.as_str()), ("clock", "db1:6379"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -102,6 +120,18 @@ impl Finding {
 }
 
 /// All findings of an examination.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold_doctor::{Level, Options, examine};
+///
+/// let report = examine("memory:", &Options::default()).await?;
+/// println!("{}: {}, {} warnings", report.engine, report.worst(), report.count(Level::Warn));
+/// for finding in &report.findings {
+///     println!("{} {}: {}", finding.level, finding.check, finding.found);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -166,6 +196,15 @@ pub(crate) fn format_short(duration: Duration) -> String {
 }
 
 /// Options of an examination.
+///
+/// ```
+/// use leasehold_doctor::Options;
+/// use std::time::Duration;
+///
+/// // Compares round trips and clocks with locks of ten seconds, instead of the default of 30.
+/// let options = Options::default().ttl(Duration::from_secs(10));
+/// assert_eq!(options.ttl, Duration::from_secs(10));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {

@@ -3,4 +3,6 @@
 //! This crate has no stable interface: any release may change or remove any item. Use the crate
 //! `leasehold`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub use leasehold::internals::*;

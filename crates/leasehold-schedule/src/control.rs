@@ -9,12 +9,45 @@ use leasehold::{Error, ErrorKind, Result};
 
 /// The jobs of an engine, for inspection and control. Requests take effect on all nodes: a pause at
 /// once, a resumption or a manual run within ten seconds.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::Jobs;
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// let jobs = Jobs::new(&locks)?;
+/// assert_eq!(jobs.names().await?, ["report"]);
+/// jobs.pause("report").await?;
+/// jobs.run_now("report").await?;                 // once, on any node, although it is paused
+/// jobs.resume("report").await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Jobs {
     locks: Locks,
 }
 
 /// The state of a job when it was read.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::Jobs;
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// if let Some(status) = Jobs::new(&locks)?.status("report").await? {
+///     println!("{} ({}): {} running", status.name, status.schedule, status.running.len());
+///     if let Some(tick) = status.undecided {
+///         println!("no node runs the job: the tick {tick} was due");
+///     }
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobStatus {

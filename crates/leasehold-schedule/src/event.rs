@@ -6,6 +6,19 @@ use super::tick::Tick;
 use crate::logic::{ActiveRun, HistoryEntry, TickOutcome};
 
 /// An event of a job on this node.
+///
+/// ```
+/// use leasehold_schedule::{Job, JobEvent};
+///
+/// let job = Job::new("nightly", "0 3 * * *")?.on_event(|job, event| match event {
+///     JobEvent::RunEnded { outcome, duration, .. } => {
+///         println!("{}: {} after {duration:?}", job.name(), outcome.as_str());
+///     }
+///     JobEvent::EngineFailed { error, .. } => eprintln!("{}: {error}", job.name()),
+///     _ => {}
+/// });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobEvent {

@@ -27,6 +27,20 @@ const MIN_RECORDING_TIME: Duration = Duration::from_secs(30);
 const MAX_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// A run of this node that has ended.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{self as schedule, Job, TickOutcome};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// let job = Job::new("mail", "* * * * * *")?;
+/// for finished in schedule::run_due(&locks, job, None, None, work).await? {
+///     println!("the tick {} on {}: {}", finished.run.tick, finished.run.node, finished.text);
+///     assert_eq!(finished.outcome, TickOutcome::Done);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FinishedRun {
@@ -206,10 +220,11 @@ impl JobWorker {
         let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
         match state.with_run_ended(token, outcome, text, loaded.millis()) {
             Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
-            // We wrote it and the reply was lost; or another node recorded the run as crashed.
+            // This node wrote it and the reply was lost; or another node recorded the run as
+            // crashed.
             None => {
-                let is_ours = |run: &ActiveRun| run.token == token;
-                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(is_ours));
+                let is_this_run = |run: &ActiveRun| run.token == token;
+                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(is_this_run));
                 Ok(Some(entry.is_some_and(|entry| entry.outcome == outcome)))
             }
         }

@@ -55,25 +55,25 @@
 //! unchanged, because they judge no tick.
 //!
 //! The rule: a node that decides in another server run than the record's puts the present server
-//! run into the record. It also sets the record's *doubt* to the beginning of that run.
+//! run into the record. It also sets the record's *uncertainty limit* to the beginning of that run.
 //!
-//! - Any tick up to the doubt that the record does not mention may have begun, with all entries
+//! - Any tick up to the limit that the record does not mention may have begun, with all entries
 //!   about it lost.
-//! - A tick above the doubt cannot have begun in an earlier server run: it came due after that
+//! - A tick above the limit cannot have begun in an earlier server run: it came due after that
 //!   server run had ended.
 //! - In strict mode no node acquires the lock before every lease of the earlier server run has
 //!   expired. So a lost run has ended, too, when the next node decides.
 //!
 //! The policies then mean:
 //!
-//! - [`Crash::AtMostOnce`] (or one attempt): up to the doubt, due ticks, ticks that waited in the
+//! - [`Crash::AtMostOnce`] (or one attempt): up to the limit, due ticks, ticks that waited in the
 //!   record, and manual runs are recorded as [`TickOutcome::Unknown`] and do not begin.
 //! - [`Crash::Retry`] prefers a second start to none: such ticks are judged as usual (grace,
 //!   [`Missed`]), and begin with attempt 2. It is unknown how often they had begun before, so the
 //!   number of starts may exceed the limit by those that were lost. The token is higher in any
 //!   case. With [`Overlap::Allow`] these ticks are unknown, too: a node that acquired the lock
 //!   before the lost run would begin them with a lower token.
-//! - [`Missed`] and the grace apply only to ticks above the doubt, except with `Retry`.
+//! - [`Missed`] and the grace apply only to ticks above the limit, except with `Retry`.
 //!
 //! | event | consequence |
 //! |---|---|
@@ -82,8 +82,8 @@
 //! | a node stops between reading in one server run and writing in the next | the write is refused, even if the new server has that very version: later writes may be lost ([`RecordStore::compare_and_set_in_run`](leasehold::engine::RecordStore::compare_and_set_in_run)) |
 //! | that node had recorded a run, and begins it in the new server run | it holds the lock by its own clock, and no other node acquires it before that expires |
 //! | two nodes decide at once in a new server run | one acquires the lock; the other reads that the record is in this server run |
-//! | a second failover during the cool-down | no run began meanwhile; the next server run began later, and the doubt is higher |
-//! | the record survived, but is older | its watermark remains valid, and ticks from it to the doubt are unknown |
+//! | a second failover during the cool-down | no run began meanwhile; the next server run began later, and the limit is higher |
+//! | the record survived, but is older | its watermark remains valid, and ticks from it to the limit are unknown |
 //! | the record survived completely (a restart with all data) | the same, because the two cases look alike. The ticks of the server's downtime are unknown, and not late |
 //! | the record is gone, and a node had seen it | ticks due since that node read it are unknown, with every policy |
 //! | the record is gone, and no node had seen it (`run --once-per`) | the job looks new, but a tick before the beginning of the server run is unknown: it may have been lost |
@@ -91,8 +91,8 @@
 //! | the record lists a run without its outcome | its node died, or the outcome was lost: handled as any crash, and the entry notes it |
 //! | the schedule is paused | ticks that waited are unknown; ticks of a pause never run later |
 //! | a pause or a manual run was lost | as if it had not been requested |
-//! | the server's clock is set back within a server run | the doubt stays: no tick up to it begins |
-//! | the clock was set back *and* the server loses writes | a tick that ran by the earlier clock can be above the doubt, and runs again |
+//! | the server's clock is set back within a server run | the limit stays: no tick up to it begins |
+//! | the clock was set back *and* the server loses writes | a tick that ran by the earlier clock can be above the limit, and runs again |
 //! | the clocks of two servers differ | by less than the duration of a failover: no effect. By more: ticks of that difference run again, or are unknown unnecessarily |
 //! | no node reads the record for days (`run --once-per @weekly`) | the record keeps its server run and does not expire; the next tick is unknown only if the server was restarted meanwhile |
 //!

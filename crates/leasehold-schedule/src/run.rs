@@ -9,6 +9,20 @@ use leasehold::Guard;
 use leasehold::Token;
 
 /// One run of a job, which the job's function receives. The job's lock is held until it is dropped.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{self as schedule, Job};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// let job = Job::new("mail", "* * * * * *")?;
+/// schedule::run_due(&locks, job, None, None, |run| async move {
+///     println!("{} at {}: token {}", run.job(), run.tick(), run.token());
+///     assert!(run.attempt() == 1 && run.guard().is_held());
+///     Ok::<(), std::io::Error>(())
+/// }).await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,

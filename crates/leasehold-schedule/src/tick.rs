@@ -6,6 +6,14 @@ use jiff::Timestamp;
 
 /// A nominal time, in whole seconds since 1970 (UTC): the time that a run is *for*, independent of
 /// when it takes place. Shown as `2026-11-16T03:00:00Z`.
+///
+/// ```
+/// use leasehold_schedule::Tick;
+///
+/// let tick = Tick::parse("2026-11-16T03:00:00Z").unwrap();
+/// assert_eq!(tick, Tick::from_unix(1_794_798_000));
+/// assert_eq!(tick.to_string(), "2026-11-16T03:00:00Z");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tick(i64);
 

@@ -134,7 +134,7 @@ impl JobWorker {
             // Waiting does not help against these.
             Kind::InvalidUrl | Kind::UnknownScheme | Kind::FeatureDisabled | Kind::InvalidName => false,
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
-            // A refusal, a full queue or an unreadable record may be fixed while we wait; until
+            // A refusal, a full queue or an unreadable record may be fixed during the wait; until
             // then no tick runs.
             Kind::Timeout | Kind::Corrupt | Kind::UnknownFormat | Kind::Conflict => self.once.is_none(),
             Kind::Denied | Kind::Full | Kind::ForceReleased => self.once.is_none(),
@@ -176,7 +176,8 @@ impl JobWorker {
         // An operator removed the record, or it was lost: the next holder of the lock creates it
         // again.
         let Some(mut state) = loaded.state.clone() else { return PendingWork::Due };
-        // A record that fell behind what we have seen is corrected with the next decision.
+        // A record that fell behind the state that this node saw is corrected with the next
+        // decision.
         let _ = loaded.seen.map(|seen| seen.restore(&mut state));
         rules::pending_work(&state, &self.job.cron, self.schedule(), &self.policy, self.since, loaded.seconds())
     }

@@ -7,6 +7,13 @@ use crate::error::Result;
 use crate::jute::{Reader, Writer};
 
 /// A set of operations that an access rule allows on a node.
+///
+/// ```
+/// use leasehold_zookeeper::Permission;
+///
+/// let allowed = Permission::READ | Permission::CREATE;
+/// assert!(allowed.has(Permission::READ) && !allowed.has(Permission::DELETE));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission(i32);
 
@@ -41,6 +48,13 @@ impl BitOr for Permission {
 }
 
 /// One access rule: which operations it allows to which users.
+///
+/// ```
+/// use leasehold_zookeeper::{Acl, Permission};
+///
+/// let readers = Acl::new(Permission::READ, "world", "anyone");
+/// assert_eq!((readers.scheme(), readers.id()), ("world", "anyone"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     permission: Permission,
@@ -86,6 +100,15 @@ static ANYONE_READ: [Acl; 1] = [Acl::new_const(Permission::READ, "world", "anyon
 static CREATOR_ALL: [Acl; 1] = [Acl::new_const(Permission::ALL, "auth", "")];
 
 /// All access rules of a node.
+///
+/// ```
+/// use leasehold_zookeeper::{Acl, Acls, CreateMode, Permission};
+///
+/// // The creator may do everything, and all other clients may read.
+/// let rules =
+///     [Acl::new(Permission::ALL, "auth", ""), Acl::new(Permission::READ, "world", "anyone")];
+/// let options = CreateMode::Persistent.with_acls(Acls::new(&rules));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acls<'a>(&'a [Acl]);
 

@@ -22,6 +22,19 @@ use crate::wire::Header;
 /// A method sends its request before it returns, that is, before its future is polled. The server
 /// executes requests in the order in which they were made. Dropping the future does not cancel the
 /// request.
+///
+/// ```no_run
+/// use leasehold_zookeeper::Client;
+/// # use leasehold_zookeeper::Error;
+///
+/// # async fn example() -> Result<(), Error> {
+/// let client = Client::connect("zk1:2181,zk2:2181,zk3:2181").await?;
+/// let (data, stat) = client.get_data("/config").await?;
+/// println!("version {} has {} bytes", stat.version, data.len());
+/// client.set_data("/config", b"new", Some(stat.version)).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     requests: UnboundedSender<SessionCommand>,

@@ -13,6 +13,21 @@ use crate::session::{self, Settings};
 use crate::transport::Tcp;
 
 /// Settings for a session, and the function that opens it.
+///
+/// ```no_run
+/// use leasehold_zookeeper::Client;
+/// # use leasehold_zookeeper::Error;
+///
+/// # async fn example() -> Result<(), Error> {
+/// # use std::time::Duration;
+/// let client = Client::connector()
+///     .with_session_timeout(Duration::from_secs(10))
+///     .with_auth("digest", b"app:secret")
+///     .connect("zk1:2181,zk2:2181").await?;
+/// println!("the session lasts {:?}", client.session_timeout());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Connector {
     settings: Settings,
@@ -66,7 +81,7 @@ impl Connector {
         self
     }
 
-    /// Uses TLS with all servers. The configuration has the trusted authorities, our own
+    /// Uses TLS with all servers. The configuration has the trusted authorities, the client's
     /// certificate and the crypto provider. A server's certificate must contain the server's name
     /// from the list of servers.
     #[cfg(feature = "tls")]

@@ -5,6 +5,17 @@ use std::fmt;
 use crate::acl::Acls;
 
 /// The lifetime of a node, and whether the server numbers it.
+///
+/// ```no_run
+/// use leasehold_zookeeper::{Acls, CreateMode};
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+/// client.create("/hosts/web-3", b"", &options).await?;       // deleted when the session ends
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
     /// The node exists until a client deletes it.
@@ -43,6 +54,17 @@ impl CreateMode {
 }
 
 /// Everything about a new node except its path and data.
+///
+/// ```no_run
+/// use leasehold_zookeeper::{Acls, CreateMode, CreateOptions};
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// const FOLDER: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+/// client.mkdir("/app/locks", &FOLDER).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateOptions<'a> {
     pub(crate) mode: CreateMode,
@@ -51,6 +73,18 @@ pub struct CreateOptions<'a> {
 
 /// The number that the server appended to the name of a node, displayed as in the name; -1 for a
 /// node that the server did not number.
+///
+/// ```no_run
+/// use leasehold_zookeeper::{Acls, CreateMode};
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+/// let (_, sequence) = client.create("/queue/n-", b"", &options).await?;
+/// println!("/queue/n-{sequence} is number {}", sequence.into_i64());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CreateSequence(pub(crate) i64);
 

@@ -3,6 +3,20 @@
 use std::fmt;
 
 /// Why a request, or a session, failed.
+///
+/// ```no_run
+/// use leasehold_zookeeper::Error;
+/// # use leasehold_zookeeper::Client;
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// match client.delete("/queue/n-0000000007", None).await {
+///     Ok(()) | Err(Error::NoNode) => {}
+///     Err(Error::ConnectionLoss) => println!("the server may have deleted it: check"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {

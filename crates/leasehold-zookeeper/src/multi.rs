@@ -12,6 +12,20 @@ use crate::types::Stat;
 use crate::wire::{self, op};
 
 /// Collects the writes of a transaction, and sends it.
+///
+/// ```no_run
+/// use leasehold_zookeeper::{MultiWriteError, MultiWriter};
+/// # use leasehold_zookeeper::Client;
+///
+/// # async fn example(client: &Client) -> Result<(), MultiWriteError> {
+/// let mut writes: MultiWriter<'_> = client.new_multi_writer();
+/// writes.add_check_version("/config", 7)?;
+/// writes.add_set_data("/config/limit", b"10", None)?;
+/// writes.add_delete("/config/draft", None)?;
+/// writes.commit().await?;                        // all of them, or none
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MultiWriter<'a> {
     client: &'a Client,
@@ -22,6 +36,21 @@ pub struct MultiWriter<'a> {
 }
 
 /// The result of one part of a transaction that was executed.
+///
+/// ```no_run
+/// use leasehold_zookeeper::MultiWriteResult;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// # let mut writes = client.new_multi_writer();
+/// for result in writes.commit().await? {
+///     if let MultiWriteResult::Create { path, .. } = result {
+///         println!("created {path}");
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultiWriteResult {
@@ -43,6 +72,20 @@ pub enum MultiWriteResult {
 }
 
 /// Why a transaction failed; see the variants for its effect.
+///
+/// ```no_run
+/// use leasehold_zookeeper::MultiWriteError;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// # let mut writes = client.new_multi_writer();
+/// match writes.commit().await {
+///     Err(MultiWriteError::OperationFailed { index, source }) => println!("part {index}: {source}"),
+///     other => println!("{} parts", other?.len()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MultiWriteError {
     /// The transaction as a whole failed; if the connection was lost, it may have been executed.

@@ -14,6 +14,14 @@ const URI: &str = "zookeeper/zk-sasl-md5";
 const COUNT: &str = "00000001";
 
 /// A login by SASL.
+///
+/// ```
+/// use leasehold_zookeeper::{Client, SaslOptions};
+///
+/// let login = SaslOptions::digest_md5("app", "secret");
+/// assert_eq!(format!("{login:?}"), "SaslOptions(***)");
+/// let connector = Client::connector().with_sasl(login);
+/// ```
 #[derive(Clone)]
 pub struct SaslOptions {
     user: String,

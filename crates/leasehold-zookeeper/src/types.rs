@@ -6,6 +6,12 @@ use crate::error::{Error, Result};
 use crate::jute::Reader;
 
 /// The number by which the servers know a session.
+///
+/// ```
+/// use leasehold_zookeeper::SessionId;
+///
+/// assert_eq!(SessionId(0x1000_0002).to_string(), "0x10000002");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub i64);
 
@@ -22,6 +28,13 @@ impl fmt::Debug for SessionId {
 }
 
 /// The state of a session.
+///
+/// ```
+/// use leasehold_zookeeper::SessionState;
+///
+/// assert!(!SessionState::Disconnected.is_terminated());      // the client reconnects
+/// assert!(SessionState::Expired.is_terminated());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
     /// There is no connection to a server at present; the client reconnects.
@@ -54,6 +67,21 @@ impl SessionState {
 }
 
 /// What a watch reports.
+///
+/// ```no_run
+/// use leasehold_zookeeper::EventType;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let (names, watcher) = client.list_and_watch_children("/queue").await?;
+/// match watcher.changed().await.event_type {
+///     EventType::NodeChildrenChanged => println!("no longer {names:?}: list them again"),
+///     EventType::Session => println!("the session is over"),
+///     other => println!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     /// The session is over. One-shot watches report no lost connections.
@@ -81,6 +109,18 @@ impl EventType {
 }
 
 /// An event of a watch.
+///
+/// ```no_run
+/// use leasehold_zookeeper::WatchedEvent;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let (_, watcher) = client.check_and_watch_stat("/leader").await?;
+/// let WatchedEvent { event_type, path, .. } = watcher.changed().await;
+/// println!("{path}: {event_type:?}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchedEvent {
@@ -93,6 +133,18 @@ pub struct WatchedEvent {
 }
 
 /// A server's information on a node, other than its data.
+///
+/// ```no_run
+/// use leasehold_zookeeper::Stat;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let stat: Option<Stat> = client.check_stat("/hosts/web-3").await?;
+/// let is_mine = stat.is_some_and(|stat| stat.ephemeral_owner == client.session_id().0);
+/// println!("created by this session: {is_mine}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The number of the transaction that created the node.

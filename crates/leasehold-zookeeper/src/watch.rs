@@ -10,6 +10,19 @@ use crate::types::{EventType, SessionState, WatchedEvent};
 ///
 /// The watch survives reconnects: the next server reports what has happened meanwhile. Dropping it
 /// removes the watch, at the server too, unless another watcher of this client needs the same one.
+///
+/// ```no_run
+/// use leasehold_zookeeper::OneshotWatcher;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let (data, _, watcher) = client.get_and_watch_data("/config").await?;
+/// println!("{} bytes", data.len());
+/// let event = OneshotWatcher::changed(watcher).await;
+/// println!("changed: {event:?}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct OneshotWatcher {
     event: oneshot::Receiver<WatchedEvent>,
@@ -58,6 +71,19 @@ impl Drop for OneshotWatcher {
 }
 
 /// Watches a session's state. Any of its futures may be dropped at any time.
+///
+/// ```no_run
+/// use leasehold_zookeeper::StateWatcher;
+/// # use leasehold_zookeeper::{Client, Error};
+///
+/// # async fn example(client: &Client) -> Result<(), Error> {
+/// let mut states: StateWatcher = client.state_watcher();
+/// while !states.changed().await.is_terminated() {
+///     println!("{:?}", states.peek_state());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct StateWatcher(watch::Receiver<SessionState>);
 

@@ -1,6 +1,8 @@
 //! The private parts of this crate that leasehold's own crates use. They reach them through the
 //! crate `leasehold-internals`, whose interface is not stable.
 
+/// The number of the format in which leasehold stores everything at an engine.
+pub const FORMAT: u32 = crate::types::FORMAT;
 /// The decisions of the protocols, without I/O.
 pub mod logic {
     pub use crate::logic::*;

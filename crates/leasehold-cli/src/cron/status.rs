@@ -62,9 +62,7 @@ fn report_problems(seen: &FleetStatus, min_hosts: usize, url: &str) -> u8 {
             report_problem(format!("{} on {url}, of {min_hosts} required", output::format_count(live, "live host")));
         }
         None if min_hosts > 0 => {
-            report_problem(format!(
-                "the hosts cannot be counted on {url}: monitor them by other means, and give --min-hosts 0"
-            ));
+            report_problem(format!("{url}: this engine cannot count hosts; use --min-hosts 0"));
         }
         _ => {}
     }

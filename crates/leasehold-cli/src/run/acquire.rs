@@ -14,12 +14,12 @@ use crate::exit::Failure;
 
 /// How the wait for the lock ended.
 pub(super) enum AcquireResult {
-    /// We hold the lock. A nested run re-enters it with the owner; `None` if the engine has no
-    /// re-entry.
+    /// This run holds the lock. A nested run re-enters it with the owner; `None` if the engine has
+    /// no re-entry.
     Held(Guard, Option<Owner>),
-    /// Another holder kept the lock for as long as we were to wait.
+    /// Another holder kept the lock for as long as this run was to wait.
     Conflict,
-    /// A signal ended the wait; we have left the queue.
+    /// A signal ended the wait; this run has left the queue.
     Interrupted(Signal),
 }
 

@@ -116,7 +116,7 @@ impl Process {
     }
 
     /// Whether the process is known to have ended; `false` for one on another machine, in another
-    /// container or hidden from us, which may still run.
+    /// container or hidden from this one, which may still run.
     fn has_ended(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| self.scope == process_scope())
         else {
@@ -228,7 +228,7 @@ fn start_time(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// A hash of what makes process ids comparable: this boot of this machine, and our process
+/// A hash of what makes process ids comparable: this boot of this machine, and this process's
 /// namespace.
 fn process_scope() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(Ancestors::new("", Some("me".into())).user_set_owner(), Some(Owner::named("me")));
         let nested = nested(&Ancestors::default(), &hold(Some(Owner::new()), 1, 1, "a"));
         assert_eq!(nested.user_set_owner(), None);
-        assert_eq!(Ancestors::new("not ours", Some("me".into())).user_set_owner(), None);
+        assert_eq!(Ancestors::new("unparsable", Some("me".into())).user_set_owner(), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The command: started in its own process group, so that it cannot outlive us.
+//! The command: started in its own process group, so that it cannot outlive this process.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -16,7 +16,7 @@ use super::signals::{self, Signals};
 use super::supervisor_process::SupervisorProcess;
 use super::terminal::Terminal;
 
-/// How long to wait for a killed group to disappear before we continue without it.
+/// How long to wait for a killed group to disappear before this run continues without it.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often to check whether a group is gone; the kernel sends no notification.
 const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -46,21 +46,21 @@ pub(super) struct ChildMonitor<'a> {
 pub(super) struct MonitorState {
     /// The lock is lost, or will be lost.
     is_lost: bool,
-    /// We forwarded a signal or an order to end.
+    /// This process forwarded a signal or an order to end.
     is_end_requested: bool,
     /// The signals that its group is still to get; `None` until the command must end.
     end_schedule: Option<SignalSchedule>,
-    /// When we sent KILL to its group.
+    /// When this process sent KILL to its group.
     killed_at: Option<Instant>,
 }
 
-/// How the command ended, and whether we ended it.
+/// How the command ended, and whether this process ended it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandEnd {
     pub(super) status: ExitStatus,
     /// Whether the lock was lost, or was about to be, before the command ended.
     pub(super) is_lost: bool,
-    /// Whether we had forwarded a signal or an order to end.
+    /// Whether this process had forwarded a signal or an order to end.
     pub(super) is_end_requested: bool,
 }
 
@@ -113,7 +113,8 @@ impl ChildMonitor<'_> {
         }
     }
 
-    /// Forwards a signal that we received to the command's group; handles those about job control.
+    /// Forwards a signal that this process received to the command's group; handles those about job
+    /// control.
     fn handle_signal(&mut self, signal: Signal) {
         let group = self.child.group();
         match signal {
@@ -210,7 +211,7 @@ impl ChildMonitor<'_> {
         }
     }
 
-    /// When to check again: early enough to report a renewal to the supervisor, or to act ourselves.
+    /// When to check again: early enough to report a renewal to the supervisor, or to act here.
     fn next_check(&self) -> Instant {
         if let Some(schedule) = self.state.end_schedule {
             return schedule.next_signal_at();

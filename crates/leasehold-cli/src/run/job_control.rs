@@ -10,7 +10,7 @@ use crate::duration::format_duration;
 
 impl ChildMonitor<'_> {
     /// Called when the signal `by` has stopped the command: stops this process too, if a shell
-    /// controls us.
+    /// controls it.
     pub(super) fn handle_stop(&mut self, by: Signal) {
         let group = self.child.group();
         let Some(terminal) = &mut self.terminal else { return };
@@ -25,9 +25,9 @@ impl ChildMonitor<'_> {
                 let lent = terminal.is_lent_to(group);
                 terminal.reclaim(Some(group));
                 self.report.report_stopped(&self.stop_message());
-                // SIGCONT continues us here, and is then handled like any other signal. In a script
-                // or a pipeline the other processes got the terminal's stop signal, too, unless
-                // only the command's group had the terminal.
+                // SIGCONT continues this process here, and is then handled like any other signal.
+                // In a script or a pipeline the other processes got the terminal's stop signal,
+                // too, unless only the command's group had the terminal.
                 let _ = match lent {
                     true => process::kill_current_process_group(Signal::STOP),
                     false => process::kill_process(process::getpid(), Signal::STOP),

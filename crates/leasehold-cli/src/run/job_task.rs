@@ -84,7 +84,7 @@ impl JobTask {
             return Err(CommandFailure { code, message: "ended, because its lock was about to be lost".to_owned() });
         }
         if end.is_end_requested && self.signal_orders.is_some() {
-            // We ended the command, so its exit status does not show how far it came.
+            // This process ended the command, so its exit status does not show how far it came.
             run.mark_interrupted();
             return Err(CommandFailure { code, message: "ended, because its host is shutting down".to_owned() });
         }

@@ -45,7 +45,7 @@ impl Lease {
     /// A lease that ends at `deadline`, as seen at `now`. A lease that ends at the `max_deadline` of its
     /// hold is not renewed: the command may use all of it.
     pub(crate) fn new(deadline: Instant, now: Instant, max_deadline: Instant) -> Self {
-        // The cap of the grant counts from slightly earlier than ours.
+        // The cap of the grant counts from slightly earlier than this deadline.
         let last = deadline.saturating_add(MAX_START_TIME) >= max_deadline;
         Self { deadline, duration: if last { Duration::MAX } else { deadline.duration_since(now) } }
     }

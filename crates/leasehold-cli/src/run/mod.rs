@@ -4,8 +4,9 @@
 //! plan (validated options) -> acquire (wait in the queue, or leave it)
 //!     -> child + supervisor -> child_monitor -> release
 //! ```
-//! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL. `child_monitor` sends
-//! them while we run. `supervisor_main`, a separate process, sends them if we are killed or stopped.
+//! `loss_policy` computes when a command whose lock is in danger gets TERM and KILL.
+//! `child_monitor` sends them while this process runs. `supervisor_main`, a separate process, sends
+//! them if this one is killed or stopped.
 
 mod acquire;
 mod ancestors;

@@ -29,7 +29,8 @@ Examples:
                 in the crontab of every host: each tick runs on one of them
 
 The command:
-  It has a process group of its own, our standard streams and the terminal.
+  It has a process group of its own, and leasehold's standard streams and
+  terminal.
   Its environment has
     LEASEHOLD_NAME     the lock's name
     LEASEHOLD_TOKEN    the fencing token: pass it to the resource that the
@@ -143,7 +144,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub(crate) max_hold: Option<Duration>,
     /// What to do to the command when the lock is lost
-    #[arg(long, value_name = "WHAT", default_value = "term")]
+    #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// Run once per tick of this cron expression in the whole fleet: for the system's own cron on
     /// every host

@@ -29,7 +29,7 @@ pub(super) enum WaitLimit {
     Unlimited,
 }
 
-/// How long a job's command may run, and how long its lock outlives us.
+/// How long a job's command may run, and how long its lock outlives this host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobTimes {
     pub(crate) ttl: Duration,
@@ -53,7 +53,7 @@ pub(crate) struct Plan {
     pub(super) conflict_exit_code: u8,
     /// Additional variables for the command's environment.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// Whether the command gets neither our standard input nor the terminal.
+    /// Whether the command gets neither leasehold's standard input nor the terminal.
     pub(super) is_detached: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn is_alive(group: Pid) -> bool {
         return false;
     }
     let members = members(group);
-    // A group that exists, but whose members we cannot see, counts as alive.
+    // A group that exists, but whose members are not visible, counts as alive.
     members.is_empty() || members.iter().any(|member| !member.has_ended())
 }
 

@@ -7,10 +7,10 @@
 //!     yes -> claim with that run's owner; then list the holders again while holding that claim
 //! ```
 //! The second listing makes this atomic, because the new claim keeps the hold from ending. If the
-//! engine *then* lists the enclosing hold, it was held when we entered, and we are inside it. If
-//! not, we release the claim before any command starts. Processes that a command leaves behind (a
-//! daemon) therefore exclude each other. Two runs that the daemon starts may both enter for a
-//! moment, but neither stays.
+//! engine *then* lists the enclosing hold, it was held when this run entered, and this run is
+//! inside it. If not, this run releases the claim before any command starts. Processes that a
+//! command leaves behind (a daemon) therefore exclude each other. Two runs that the daemon starts
+//! may both enter for a moment, but neither stays.
 
 use std::time::Duration;
 
@@ -86,8 +86,8 @@ pub(super) fn refuse_possible_deadlock(locks: &Locks, plan: &Plan, ancestors: &A
     Ok(())
 }
 
-/// Returns the error when an enclosing run holds the lock that we wait for: it would wait for us,
-/// and we for it. Otherwise never returns.
+/// Returns the error when an enclosing run holds the lock that this run waits for: each would wait
+/// for the other. Otherwise never returns.
 pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Failure {
     let can_detect =
         plan.wait_limit == WaitLimit::Unlimited && locks.capabilities().inspection && !ancestors.is_empty();

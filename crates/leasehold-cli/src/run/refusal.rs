@@ -10,14 +10,14 @@ use crate::duration::format_duration;
 use crate::output::escape_control_chars;
 use crate::view;
 
-/// A lock that we did not acquire, with what the message for the user says about it.
+/// A lock that this run did not acquire, with what the message for the user says about it.
 pub(super) struct Refusal<'a> {
     pub(super) name: &'a LockName,
     /// The engine's URL, without secrets.
     pub(super) engine: String,
     /// The lock's state just after the refusal; `None` if the engine cannot inspect it.
     pub(super) view: Option<LockView>,
-    /// How long we waited, if at all.
+    /// How long this run waited, if at all.
     pub(super) waited: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Refusal<'a> {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }
 
-    /// The waiters ahead of us. Our own claim may still be listed while it is withdrawn.
+    /// The waiters ahead of this run. Its own claim may still be listed while it is withdrawn.
     pub(super) fn waiters_ahead(&self) -> Vec<&ContenderView> {
         let (since, me) = (self.waited.unwrap_or_default(), Holder::this_process());
         let is_me = |waiter: &ContenderView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);

@@ -1,4 +1,4 @@
-//! Signals: those forwarded to the command, those that end our wait, and those of the terminal's
+//! Signals: those forwarded to the command, those that end the wait, and those of the terminal's
 //! job control.
 
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ const FORWARDED: [Signal; 7] =
 /// before. Only the latest value counts.
 pub(crate) type SignalOrders = watch::Receiver<Option<Signal>>;
 
-/// The signals that we handle.
+/// The signals that this process handles.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
@@ -29,8 +29,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Handles the forwarded signals and SIGCHLD. A signal that was ignored when we started (by
-    /// `nohup`, or in the background of a script) stays ignored, by the command, too.
+    /// Handles the forwarded signals and SIGCHLD. A signal that was ignored when this process
+    /// started (by `nohup`, or in the background of a script) stays ignored, by the command, too.
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored_signals();
         let mut signals = Self { streams: Vec::new(), orders: None };
@@ -50,8 +50,8 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Also handles SIGTSTP and SIGCONT. Called when the command starts: from then on, we stop and
-    /// continue with it.
+    /// Also handles SIGTSTP and SIGCONT. Called when the command starts: from then on, this process
+    /// stops and continues with it.
     pub(super) fn listen_to_job_control(&mut self) -> io::Result<()> {
         if self.orders.is_some() {
             return Ok(());
@@ -143,8 +143,9 @@ fn signal_bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// Blocks SIGTTOU, so that we can take the terminal back from the background, and unblocks SIGCHLD.
-/// Returns the signal mask that this process was started with, which its commands get.
+/// Blocks SIGTTOU, so that this process can take the terminal back from the background, and
+/// unblocks SIGCHLD. Returns the signal mask that this process was started with, which its commands
+/// get.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
     /// The signal mask before the first call.
     static ORIGINAL_MASK: OnceLock<SigSet> = OnceLock::new();

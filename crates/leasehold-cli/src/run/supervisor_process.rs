@@ -1,4 +1,5 @@
-//! Starts and controls the supervisor process, which ends the command's group if we cannot.
+//! Starts and controls the supervisor process, which ends the command's group if this process
+//! cannot.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,14 +25,15 @@ const MAX_REPLACEMENTS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct SupervisorProcess {
     process: Child,
-    /// Our end of the pipe for messages to it.
+    /// This process's end of the pipe for messages to it.
     pipe: OwnedFd,
     /// The descriptor that keeps the lock while a process has it open; `None` if the engine has
     /// none. A replacement of the supervisor gets it, too.
     liveness_fd: Option<OwnedFd>,
     replaced_count: u32,
     last_schedule: SignalSchedule,
-    /// Whether it may have sent TERM or KILL, because we were stopped when a signal was due.
+    /// Whether it may have sent TERM or KILL, because this process was stopped when a signal was
+    /// due.
     may_have_acted: bool,
 }
 
@@ -103,8 +105,9 @@ impl SupervisorProcess {
     fn send(&mut self, message: SupervisorMessage) {
         match rustix::io::write(&self.pipe, &message.encode()) {
             Ok(_) => {}
-            // The pipe is full: it did not read thousands of messages. We must not block on it, so we
-            // kill it, and replace it as if another process had killed it.
+            // The pipe is full: the supervisor did not read thousands of messages. This process
+            // must not block on it, so it is killed, and replaced as if another process had killed
+            // it.
             Err(rustix::io::Errno::AGAIN) => {
                 let killed = self.process.kill();
                 tracing::warn!(?killed, "the supervisor process hangs; it is killed and replaced");
@@ -117,7 +120,7 @@ impl SupervisorProcess {
 }
 
 /// Starts a supervisor, for a command that is about to start or for one that runs in `group`.
-/// Returns its process and our end of the pipe for messages to it.
+/// Returns its process and this process's end of the pipe for messages to it.
 fn spawn_process(liveness_fd: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
     let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;

@@ -1,4 +1,4 @@
-//! Shutdown: releases what we hold, with a time limit.
+//! Shutdown: releases all locks of this run, with a time limit.
 
 use std::time::Duration;
 

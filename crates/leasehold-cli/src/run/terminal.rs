@@ -1,5 +1,5 @@
-//! The terminal: lent to the command's group while we are in the foreground, taken back when the
-//! command ends or stops.
+//! The terminal: lent to the command's group while this process is in the foreground, taken back
+//! when the command ends or stops.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +15,8 @@ use super::process_group;
 pub(super) struct Terminal {
     tty: File,
     own_group: Pid,
-    /// Whether the command had the terminal: then it gets it back when we are continued in the
-    /// foreground.
+    /// Whether the command had the terminal: then it gets it back when this process is continued in
+    /// the foreground.
     was_lent: bool,
 }
 
@@ -27,7 +27,7 @@ impl Terminal {
         Some(Self { tty, own_group: process::getpgrp(), was_lent: false })
     }
 
-    /// Whether our own process group is in the foreground.
+    /// Whether this process's group is in the foreground.
     pub(super) fn is_foreground(&self) -> bool {
         tcgetpgrp(&self.tty) == Ok(self.own_group)
     }
@@ -37,9 +37,9 @@ impl Terminal {
         tcgetpgrp(&self.tty) == Ok(group)
     }
 
-    /// Whether the command gets the terminal from the start: it reads from the terminal, and we are
-    /// alone in the foreground. In a pipeline or a script, the other processes would lose the
-    /// terminal and Ctrl-C, so there the command gets it only when it reads from it.
+    /// Whether the command gets the terminal from the start: it reads from the terminal, and this
+    /// process is alone in the foreground. In a pipeline or a script, the other processes would
+    /// lose the terminal and Ctrl-C, so there the command gets it only when it reads from it.
     pub(super) fn is_lent_at_start(&self) -> bool {
         isatty(std::io::stdin()) && self.is_foreground() && !process_group::has_other_processes(self.own_group)
     }
@@ -64,8 +64,8 @@ impl Terminal {
         }
     }
 
-    /// Called when a shell has continued us: lends the terminal to `group` again, if we are in the
-    /// foreground.
+    /// Called when a shell has continued this process: lends the terminal to `group` again, if this
+    /// process is in the foreground.
     pub(super) fn resume(&mut self, group: Pid) {
         if self.was_lent && self.is_foreground() {
             self.lend(group);
@@ -83,18 +83,19 @@ impl Terminal {
 /// What to do about a stopped command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopAction {
-    /// Lend it the terminal, which it needs and we have, and continue it.
+    /// Lend it the terminal, which it needs and this process has, and continue it.
     LendTerminal,
-    /// Continue it: no shell controls us that would do so later.
+    /// Continue it: no shell controls this process that would do so later.
     Continue,
-    /// Stop this process as well, so that our shell sees a stopped job.
+    /// Stop this process as well, so that the shell sees a stopped job.
     StopToo,
     /// Do nothing: another process stopped it on purpose, and will continue it.
     Ignore,
 }
 
-/// What to do about a command that the signal `by` has stopped. `is_foreground`: our group has the
-/// terminal; `is_lent`: the command's group has it; `is_orphaned`: no shell controls us.
+/// What to do about a command that the signal `by` has stopped. `is_foreground`: this process's
+/// group has the terminal; `is_lent`: the command's group has it; `is_orphaned`: no shell controls
+/// this process.
 fn decide_stop_action(by: Signal, is_foreground: bool, is_lent: bool, is_orphaned: impl Fn() -> bool) -> StopAction {
     let wants_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
     if wants_terminal && is_foreground {

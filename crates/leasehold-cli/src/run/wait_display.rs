@@ -1,4 +1,4 @@
-//! The status line of a wait on a terminal: who holds the lock, since when, and our queue position.
+//! The status line of a wait on a terminal: who holds the lock, since when, and the queue position.
 
 use std::cell::Cell;
 use std::io;
@@ -33,8 +33,8 @@ impl<'a> WaitDisplay<'a> {
         Self { name, report, is_on_terminal: on_terminal, is_shown: Cell::new(false) }
     }
 
-    /// Shows the state of the lock that we wait for, and refreshes it, until the future is dropped.
-    /// Prints only on a terminal, or with --verbose or --json.
+    /// Shows the state of the awaited lock, and refreshes it, until the future is dropped. Prints
+    /// only on a terminal, or with --verbose or --json.
     pub(super) async fn show(&self, locks: &Locks) -> std::convert::Infallible {
         if !self.is_on_terminal && !self.report.is_verbose() {
             return std::future::pending().await;

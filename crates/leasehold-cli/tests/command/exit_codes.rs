@@ -139,26 +139,26 @@ fn an_unusable_engine_exits_with_69() {
 }
 
 #[test]
-fn a_folder_that_is_not_ours_is_refused() {
+fn a_folder_of_another_user_is_refused() {
     let place = TestFolder::new();
-    std::fs::create_dir(place.path("theirs")).unwrap();
-    let url = format!("file://{}/theirs", place.dir.path().display());
+    std::fs::create_dir(place.path("other")).unwrap();
+    let url = format!("file://{}/other", place.dir.path().display());
     let mut command = if rustix::process::geteuid().is_root() {
         // Runs the command as another user, who can execute the copy but not use the folder.
         std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::set_permissions(place.path("other"), std::fs::Permissions::from_mode(0o700)).unwrap();
         crate::common::copy_program(&place.path("leasehold"));
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("leasehold"));
         command
     } else {
-        std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        std::fs::set_permissions(place.path("other"), std::fs::Permissions::from_mode(0o000)).unwrap();
         Command::new(crate::common::LEASEHOLD)
     };
     command.args(["run", "--engine", &url, "a", "--", "echo", "ran"]);
-    let ran = crate::common::CommandOutput(command.output().unwrap()).assert_failed(69, "theirs");
+    let ran = crate::common::CommandOutput(command.output().unwrap()).assert_failed(69, "/other");
     assert_eq!(ran.stdout(), "");
-    std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::set_permissions(place.path("other"), std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]

@@ -161,18 +161,18 @@ fn a_folder_with_an_unshared_group_is_refused_with_a_remedy() {
 #[test]
 fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
     let host = TestHost::new();
-    let theirs = host.path("theirs");
-    fs::create_dir(&theirs).unwrap();
-    chown(&theirs, Some(65534), Some(65534)).unwrap();
-    std::os::unix::fs::symlink(&theirs, host.folder()).unwrap();
+    let other = host.path("other");
+    fs::create_dir(&other).unwrap();
+    chown(&other, Some(65534), Some(65534)).unwrap();
+    std::os::unix::fs::symlink(&other, host.folder()).unwrap();
     let bare = format!("file://{}", host.folder().display());
     for (mode, url) in [(0o755, bare.clone()), (0o755, host.url("")), (0o700, bare), (0o700, host.url(""))] {
-        chmod(&theirs, mode);
+        chmod(&other, mode);
         for uid in [4001, 0] {
             let output =
                 host.run(uid, &url, &["run", "job", "--", "true"]).assert_failed(69, "through a link").stderr();
             for part in
-                [&format!("to {}", theirs.display()), "belongs to user nobody (65534)", "Name a folder of its own"]
+                [&format!("to {}", other.display()), "belongs to user nobody (65534)", "Name a folder of its own"]
             {
                 assert!(output.contains(part), "{part} is not in {output}");
             }
@@ -180,13 +180,13 @@ fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
         }
     }
     // The link's target is not visible.
-    let inner = theirs.join("inner");
+    let inner = other.join("inner");
     fs::create_dir(&inner).unwrap();
     fs::remove_file(host.folder()).unwrap();
     std::os::unix::fs::symlink(&inner, host.folder()).unwrap();
     let output =
         host.run(4001, &host.url(""), &["run", "job", "--", "true"]).assert_failed(69, "is a link to ").stderr();
-    assert!(output.contains(&format!("{} belongs to user nobody (65534)", theirs.display())), "{output}");
+    assert!(output.contains(&format!("{} belongs to user nobody (65534)", other.display())), "{output}");
 }
 
 #[test]

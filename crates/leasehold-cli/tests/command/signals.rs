@@ -229,7 +229,7 @@ fn the_lock_is_not_free_before_the_supervisor_has_killed_the_group() {
     let mut running = place.start(["run", "--ttl", "1h", "a", "-c", HEARTBEAT_COMMAND]);
     let family = process_ids(&place);
     let supervisor = supervisor_pids(&running, &family[0]).remove(0);
-    // While we hold the other end of its pipe, the supervisor does not notice.
+    // While the test holds the other end of its pipe, the supervisor does not notice.
     let pipe = std::fs::File::options().write(true).open(format!("/proc/{supervisor}/fd/0")).unwrap();
     running.signal(Signal::KILL);
     wait_for("the end of leasehold", || running.try_wait());

@@ -12,7 +12,7 @@ use leasehold_internals::redis::config::{Config, Protocol};
 pub(crate) struct Requirements {
     /// The TTL that the locks will have.
     pub(crate) ttl: Duration,
-    /// What the names of all our keys begin with.
+    /// What the names of all of leasehold's keys begin with.
     pub(crate) prefix: String,
     /// `protocol=simple`: a lock is a single string key, without queue and notifications.
     pub(crate) simple: bool,
@@ -96,10 +96,10 @@ pub(crate) struct Replica {
     pub(crate) lag: u64,
 }
 
-/// The difference between the server's clock and ours.
+/// The difference between the server's clock and this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockOffset {
-    /// How many microseconds the server's clock is ahead of ours; negative if it is behind.
+    /// How many microseconds the server's clock is ahead of this host's; negative if it is behind.
     pub(crate) ahead_us: i64,
     /// How wrong `ahead_us` may be: half of the round trip in which it was measured.
     pub(crate) uncertainty: Duration,
@@ -124,7 +124,7 @@ pub(crate) struct SlowLogEntry {
     pub(crate) command: String,
 }
 
-/// The result of publishing a message to a channel that we have subscribed to.
+/// The result of publishing a message to a channel that the doctor has subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo {
     /// How many receivers the server reported.
@@ -143,7 +143,8 @@ pub(crate) struct MasterFacts {
     /// Whether it reports changes of keys (client tracking); `None` where the engine does not use
     /// that.
     pub(crate) tracking: Option<Fact<()>>,
-    /// The keys with our prefix; `None` with `protocol=simple`, where any key may be a lock.
+    /// The keys with leasehold's prefix; `None` with `protocol=simple`, where any key may be a
+    /// lock.
     pub(crate) keys: Option<Fact<KeyScan>>,
     /// The record of strict mode; `None` where the engine does not use it.
     pub(crate) epoch: Option<Fact<Epoch>>,

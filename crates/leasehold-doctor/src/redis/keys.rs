@@ -1,9 +1,11 @@
-//! Scans the keys with our prefix for those that locks did not write, and those that never expire.
+//! Scans the keys with leasehold's prefix for those that locks did not write, and those that never
+//! expire.
 
 use futures_util::future::join_all;
 
 use super::facts::{Deployment, Requirements};
 use super::query::{Fact, QueryConnection, query, redis_command};
+use leasehold_internals::FORMAT;
 use leasehold_internals::redis::wire;
 
 /// How many keys are examined, at most.
@@ -16,14 +18,14 @@ const SCAN_COUNT: &str = "1000";
 const MAX_EXAMPLES: usize = 3;
 
 /// Examines a key atomically. Returns its type, the state of its lock, its number of fields, its
-/// TTL in ms, and 1 if the lease of a single holder has expired.
+/// TTL in ms, and 1 if the lease of a single holder has expired. Its argument is the format number.
 const EXAMINE_KEY_SCRIPT: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
 local main = hash and redis.call('HGET', KEYS[1], 'm') or ''
 local since, ttl = tonumber(string.sub(main, 29, 44)), tonumber(string.sub(main, 62, 73))
 local over = 0
-if string.sub(main, 1, 2) == '1H' and since and ttl then
+if string.sub(main, 1, 2) == ARGV[1] .. 'H' and since and ttl then
   local time = redis.call('TIME')
   if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
 end
@@ -61,13 +63,13 @@ pub(crate) struct KeyScan {
     pub(crate) examined: usize,
     /// Whether the scan covered all keys of the server.
     pub(crate) is_complete: bool,
-    /// Keys with the name of one of ours, but of another type.
+    /// Keys with the name of one of leasehold's, but of another type.
     pub(crate) wrong_type: KeyGroup,
     /// Locks in a format that this version of leasehold does not read.
     pub(crate) unknown_format: KeyGroup,
-    /// Keys with our prefix that leasehold did not write.
+    /// Keys with leasehold's prefix that leasehold did not write.
     pub(crate) foreign: KeyGroup,
-    /// Our keys without a TTL.
+    /// Leasehold's keys without a TTL.
     pub(crate) without_ttl: KeyGroup,
     /// Locks whose key lacks fields, or has more than its state says.
     pub(crate) orphans: KeyGroup,
@@ -155,7 +157,7 @@ impl KeyScan {
     }
 }
 
-/// Scans the keys with our prefix, within limits.
+/// Scans the keys with leasehold's prefix, within limits.
 pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requirements) -> Fact<KeyScan> {
     let (mut keys, prefix) = (KeyScan::default(), &requirements.prefix);
     let script =
@@ -185,7 +187,7 @@ pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requiremen
 /// Runs the script that examines a key.
 async fn examine_key(connection: QueryConnection, script: &str, key: &[u8]) -> Fact<KeyFacts> {
     let mut command = redis_command(&["EVAL", script, "1"]);
-    command.arg(key);
+    command.arg(key).arg(FORMAT);
     let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = query(&connection, &command).await?;
     Ok(KeyFacts { kind, lock_state: main, field_count: fields, ttl_ms, is_expired: over == 1 })
 }

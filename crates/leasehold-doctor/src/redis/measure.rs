@@ -1,4 +1,4 @@
-//! Measures a server's clock compared with ours, and its round-trip times.
+//! Measures a server's clock compared with this host's, and its round-trip times.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,17 +13,17 @@ const ROUND_TRIP_SAMPLES: usize = 100;
 /// How long all samples of one measurement may take in total.
 const MAX_SAMPLING_TIME: Duration = Duration::from_secs(3);
 
-/// Measures how far the server's clock is ahead of ours, by the sample with the shortest round
-/// trip.
+/// Measures how far the server's clock is ahead of this host's, by the sample with the shortest
+/// round trip.
 pub(super) async fn measure_clock_offset(connection: &QueryConnection) -> Fact<ClockOffset> {
     let clock = Clock::system();
     let start = clock.now();
     let mut best: Option<ClockOffset> = None;
     for _ in 0..CLOCK_SAMPLES {
-        let (ours, before) = (wall_clock_us(), clock.now());
+        let (local, before) = (wall_clock_us(), clock.now());
         let (seconds, micros): (i64, i64) = query(connection, &redis_command(&["TIME"])).await?;
         let half = clock.now().duration_since(before) / 2;
-        let ahead = seconds * 1_000_000 + micros - ours - i64::try_from(half.as_micros()).unwrap_or(i64::MAX);
+        let ahead = seconds * 1_000_000 + micros - local - i64::try_from(half.as_micros()).unwrap_or(i64::MAX);
         if best.is_none_or(|best| half < best.uncertainty) {
             best = Some(ClockOffset { ahead_us: ahead, uncertainty: half });
         }
@@ -34,7 +34,7 @@ pub(super) async fn measure_clock_offset(connection: &QueryConnection) -> Fact<C
     best.ok_or_else(|| QueryError::missing("the time"))
 }
 
-/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
+/// This host's wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
 #[allow(clippy::disallowed_methods, reason = "it is what the server's clock is compared with")]
 fn wall_clock_us() -> i64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

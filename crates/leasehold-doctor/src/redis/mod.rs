@@ -3,7 +3,7 @@
 //!
 //! The probes run a lock's commands, with the engine's own prefix and names that no client uses,
 //! and clean up. All other queries are read-only and limited: at most 100 pings, 128 entries of the
-//! slow log, and 2000 keys of ours among 300,000 of all.
+//! slow log, and 2000 of leasehold's keys among 300,000 of all.
 
 mod cluster;
 mod facts;

@@ -13,7 +13,7 @@ use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
 use leasehold_internals::redis::config::{Address, Config};
 use leasehold_internals::redis::{connect, wire};
 
-/// How long to wait for a message that we published.
+/// How long to wait for a message that the doctor published.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The digest of `return 1`.
@@ -123,7 +123,8 @@ fn expect_one(answer: i64) -> Fact<()> {
     if answer == 1 { Ok(()) } else { Err(QueryError::Refused(format!("the script returned {answer} instead of 1"))) }
 }
 
-/// Publishes a message from within a script, as a release does, to a channel that we subscribe to.
+/// Publishes a message from within a script, as a release does, to a channel that the doctor
+/// subscribes to.
 pub(super) async fn check_echo(
     connection: &QueryConnection,
     config: &Config,

@@ -148,7 +148,7 @@ pub(super) struct ServerFacts {
     pub(super) replicas: Fact<i64>,
     /// The pooler or proxy before the server.
     pub(super) intermediary: Fact<Intermediary>,
-    /// The server's clock compared with ours.
+    /// The server's clock compared with this host's.
     pub(super) clock: Fact<ClockOffset>,
     pub(super) round_trips: Fact<RoundTrips>,
     /// The tables that the technique needs.
@@ -206,7 +206,7 @@ impl ServerFacts {
     }
 }
 
-/// What is between us and the server.
+/// What is between this client and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Intermediary {
     /// Nothing: the server itself answers.
@@ -217,10 +217,10 @@ pub(super) enum Intermediary {
     Proxy(&'static str),
 }
 
-/// The difference between a server's clock and ours.
+/// The difference between a server's clock and this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockOffset {
-    /// How many microseconds the server's clock is ahead of ours; negative if it is behind.
+    /// How many microseconds the server's clock is ahead of this host's; negative if it is behind.
     pub(super) ahead: i64,
     /// How wrong `ahead` may be: half of the shortest round trip.
     pub(super) error: Duration,
@@ -305,6 +305,8 @@ pub(super) struct RowStats {
     pub(super) never_expiring: i64,
     /// How many rows were read and parsed.
     pub(super) parsed: usize,
+    /// Names of locks whose rows are stored in another format than this version reads, and its number.
+    pub(super) other_formats: Vec<(String, i64)>,
     /// Names of locks whose rows cannot be parsed, and why.
     pub(super) corrupt: Vec<(String, &'static str)>,
 }

@@ -9,6 +9,7 @@ use super::facts::{
 };
 use super::{mysql, postgres, probe};
 use leasehold::clock::Clock;
+use leasehold_internals::FORMAT;
 use leasehold_internals::sql::config::{Config, Technique, WakeMode};
 use leasehold_internals::sql::connection::{Connection, Reply, Value};
 use leasehold_internals::sql::ddl::{self, Tables};
@@ -288,24 +289,47 @@ async fn count_rows(client: &mut QueryClient, config: &Config) -> Fact<RowStats>
     // Rows may be large, and there may be no index: read them only if their number is known to be
     // below the limit.
     let reply = if count < most { client.query(&sql).await? } else { Reply::default() };
-    let damaged = |row: &Vec<Value>| match &row[..] {
-        [name, version, token, state, format] => {
-            let why = match (version.int(), token.int(), state.text()) {
-                _ if format.int() != Some(1) => "its format is not 1, which this version reads",
-                (Some(0..), Some(0..), Some(state)) => lease::corruption(state)?,
-                _ => "its version or token is invalid",
-            };
-            Some((name.text().unwrap_or_default().to_owned(), why))
-        }
-        _ => None,
-    };
-    let read = reply.rows.len();
-    Ok(RowStats {
+    let mut stats = RowStats {
         count,
         active: busy,
         expired: ended,
         never_expiring: endless,
-        parsed: read,
-        corrupt: reply.rows.iter().filter_map(damaged).collect(),
-    })
+        parsed: reply.rows.len(),
+        ..RowStats::default()
+    };
+    for row in &reply.rows {
+        check_row(&mut stats, row);
+    }
+    Ok(stats)
+}
+
+/// Adds a row with these columns to `stats`, if it is in another format or cannot be parsed: name,
+/// version, token, state, format.
+fn check_row(stats: &mut RowStats, row: &[Value]) {
+    let [name, version, token, state, format] = row else { return };
+    let name = || name.text().unwrap_or_default().to_owned();
+    let why = match (format.int(), version.int(), token.int(), state.text()) {
+        // Another version may parse it, and its lock may be held.
+        (Some(other), ..) if other != i64::from(FORMAT) => return stats.other_formats.push((name(), other)),
+        (Some(_), Some(0..), Some(0..), Some(state)) => lease::corruption(state),
+        (Some(_), ..) => Some("its version or token is invalid"),
+        (None, ..) => Some("its format is not a number"),
+    };
+    stats.corrupt.extend(why.map(|why| (name(), why)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_in_another_format_are_not_damaged() {
+        let mut stats = RowStats::default();
+        let format = i64::from(FORMAT);
+        for (name, state, format) in [("torn", "{", format), ("newer", "{", format + 1), ("older", "", 0)] {
+            check_row(&mut stats, &[name.into(), 1i64.into(), 1i64.into(), state.into(), format.into()]);
+        }
+        assert_eq!(stats.other_formats, [("newer".to_owned(), format + 1), ("older".to_owned(), 0)]);
+        assert_eq!(stats.corrupt.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["torn"]);
+    }
 }

@@ -63,7 +63,7 @@ pub(super) struct Requirements {
 }
 
 impl Requirements {
-    /// The timeout that we request for a session.
+    /// The timeout that leasehold requests for a session.
     pub(super) fn requested_timeout(&self) -> Duration {
         self.session_timeout.unwrap_or(self.ttl).max(leasehold_internals::zookeeper::MIN_TTL)
     }
@@ -136,10 +136,10 @@ impl KeyValues {
     }
 }
 
-/// The difference between the leader's clock and ours.
+/// The difference between the leader's clock and this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockOffset {
-    /// How many milliseconds the leader's clock is ahead of ours; negative if it is behind.
+    /// How many milliseconds the leader's clock is ahead of this host's; negative if it is behind.
     pub(super) ahead: i64,
     /// How wrong `ahead` may be: half of a round trip, and the resolution of one millisecond.
     pub(super) error: Duration,
@@ -171,7 +171,7 @@ pub(super) struct ServerSession {
     pub(super) timeout: Duration,
     /// The durations of reads.
     pub(super) read_trips: Fact<RoundTrips>,
-    /// Whether the server sees our probe lock.
+    /// Whether the server sees the probe's lock.
     pub(super) sees_probe: Fact<bool>,
 }
 

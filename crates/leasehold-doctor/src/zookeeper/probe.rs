@@ -74,11 +74,11 @@ impl Probe {
         let mut times = Vec::with_capacity(SAMPLES);
         let mut best: Option<ClockOffset> = None;
         while times.len() < SAMPLES && (times.len() < 3 || clock.now().duration_since(start) < MAX_DURATION) {
-            let (ours, before) = (wall_clock_micros(), clock.now());
+            let (local, before) = (wall_clock_micros(), clock.now());
             let stat = with_timeout(client.set_data(&self.claim, self.holder_data.as_bytes(), None)).await?;
             let took = clock.now().duration_since(before);
             times.push(took);
-            let gap = compute_clock_offset(stat.mtime, ours, took);
+            let gap = compute_clock_offset(stat.mtime, local, took);
             if best.is_none_or(|best| gap.error < best.error) {
                 best = Some(gap);
             }
@@ -110,15 +110,15 @@ pub(super) async fn measure_reads(client: &Client) -> Fact<RoundTrips> {
     RoundTrips::from_samples(times).ok_or_else(|| UnknownReason::not_reported("the duration of a read"))
 }
 
-/// The server's time `theirs` (in ms) compared with `ours` (in µs) at the start of a request that
+/// The server's time `remote` (in ms) compared with `local` (in µs) at the start of a request that
 /// took `took`. The server read its clock at some time during the round trip.
-fn compute_clock_offset(theirs: i64, ours: i64, took: Duration) -> ClockOffset {
+fn compute_clock_offset(remote: i64, local: i64, took: Duration) -> ClockOffset {
     let half = took / 2;
-    let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
-    ClockOffset { ahead: theirs.saturating_sub(middle), error: half + Duration::from_millis(1) }
+    let middle = local.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
+    ClockOffset { ahead: remote.saturating_sub(middle), error: half + Duration::from_millis(1) }
 }
 
-/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
+/// This host's wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
 #[allow(clippy::disallowed_methods, reason = "it is what the leader's clock is compared with")]
 fn wall_clock_micros() -> i64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_clock_offset_is_taken_at_the_middle_of_the_round_trip() {
-        let gap = |theirs, ours, took| super::compute_clock_offset(theirs, ours, Duration::from_millis(took));
+        let gap = |remote, local, took| super::compute_clock_offset(remote, local, Duration::from_millis(took));
         assert_eq!(gap(1_005, 1_000_000, 10), ClockOffset { ahead: 0, error: Duration::from_millis(6) });
         assert_eq!(gap(61_001, 1_000_000, 2).ahead, 60_000);
         assert_eq!(gap(1, 60_000_000, 2).ahead, -60_000);

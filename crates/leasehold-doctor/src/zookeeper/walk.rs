@@ -1,5 +1,5 @@
-//! Surveys the nodes where the locks are: which belong to no session, which are not ours, and which
-//! will never be removed.
+//! Surveys the nodes where the locks are: which belong to no session, which are not leasehold's,
+//! and which will never be removed.
 
 use futures_util::future::join_all;
 use leasehold_zookeeper::{Client, Error as Cause, Stat};
@@ -52,7 +52,7 @@ pub(super) struct NodeSurvey {
     pub(super) ownerless: NodeGroup,
     /// Claims in a format that this version of leasehold does not read.
     pub(super) unknown_format: NodeGroup,
-    /// Nodes that are not ours.
+    /// Nodes that leasehold did not create.
     pub(super) foreign: NodeGroup,
     /// Folders that have been empty for so long that the leader will never delete them.
     pub(super) stale_folders: NodeGroup,
@@ -140,11 +140,11 @@ pub(super) async fn survey_nodes(
         NodeSurvey { folders: names.len(), is_complete: names.len() <= MAX_FOLDERS, ..NodeSurvey::default() };
     nodes.add_list(root, &names);
     nodes.transaction_times.extend(now);
-    let (ours, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| wire::unescape_name(name).is_some());
+    let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| wire::unescape_name(name).is_some());
     others.iter().for_each(|name| nodes.foreign.add(&format!("{base}/{name}")));
     let mut claims = Vec::new();
-    let ours: Vec<String> = ours.iter().take(MAX_FOLDERS).map(|name| format!("{base}/{name}")).collect();
-    for some in ours.chunks(MAX_CONCURRENT) {
+    let own: Vec<String> = own.iter().take(MAX_FOLDERS).map(|name| format!("{base}/{name}")).collect();
+    for some in own.chunks(MAX_CONCURRENT) {
         let found = join_all(some.iter().map(|path| with_timeout(client.get_children(path)))).await;
         for (path, found) in some.iter().zip(found) {
             let (names, stat) = match found {

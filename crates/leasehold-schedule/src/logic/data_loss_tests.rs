@@ -50,7 +50,8 @@ fn started(decision: &Decision) -> Option<(i64, u32)> {
 fn ticks_due_before_the_server_run_are_unknown_and_later_ones_run() {
     let decision = decide(Some(&at(60, "first")), &input(&ONCE, ("second", 190), 250, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], Some((240, 1))));
-    assert_eq!((decision.state.run.as_str(), decision.state.doubt), ("second", 190));
+    assert_eq!((decision.state.run.as_str(), decision.state.uncertain_until), ("second", 190));
+    assert!(serde_json::to_string(&decision.state).unwrap().contains("\"doubt\":190"), "the stored name stays");
     // A tick in the same second as the beginning of the server run may have begun before.
     let decision = decide(Some(&at(60, "first")), &input(&ONCE, ("second", 180), 185, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], None));

@@ -94,10 +94,10 @@ pub fn decide(state: Option<&JobRecord>, input: &DecisionInput<'_>) -> Decision 
         let fence = state.fence;
         return Decision { state, action: Action::Superseded(fence), events: Vec::new() };
     }
-    // Our own run: its entry was written, but the reply was lost or not all replicas confirmed it.
-    // Write it again.
-    if let Some(ours) = state.run_of(input.token).cloned() {
-        return Decision { state, action: Action::Start(ours), events: Vec::new() };
+    // This node's own run: its entry was written, but the reply was lost or not all replicas
+    // confirmed it. Write it again.
+    if let Some(own) = state.run_of(input.token).cloned() {
+        return Decision { state, action: Action::Start(own), events: Vec::new() };
     }
     let mut decider = Decider { state, input, events: Vec::new() };
     if is_lost {
@@ -161,14 +161,14 @@ impl Decider<'_> {
             return;
         }
         run.clone_into(&mut self.state.run);
-        self.state.doubt = self.state.doubt.max(began);
+        self.state.uncertain_until = self.state.uncertain_until.max(began);
         if self.may_retry_uncertain() {
             return;
         }
-        let doubt = self.state.doubt;
-        let wanted = self.state.wanted.extract_if(.., |wanted| wanted.at <= doubt).map(|wanted| wanted.at);
+        let uncertain_until = self.state.uncertain_until;
+        let wanted = self.state.wanted.extract_if(.., |wanted| wanted.at <= uncertain_until).map(|wanted| wanted.at);
         let mut unknown: Vec<i64> = wanted.collect();
-        unknown.extend(self.state.queue.extract_if(.., |tick| *tick <= doubt));
+        unknown.extend(self.state.queue.extract_if(.., |tick| *tick <= uncertain_until));
         unknown.sort_unstable();
         self.skip(TickOutcome::Unknown, &unknown);
     }
@@ -183,7 +183,7 @@ impl Decider<'_> {
     /// A run of a tick that the record does not list as begun. Its attempt number is 1; or 2 if the
     /// tick may have begun before and the engine lost the entry.
     fn first_attempt(&self, tick: i64, manual: bool) -> ActiveRun {
-        self.start_run(tick, if tick <= self.state.doubt { 2 } else { 1 }, manual)
+        self.start_run(tick, if tick <= self.state.uncertain_until { 2 } else { 1 }, manual)
     }
 
     /// The record's entry of a run that begins now on this node.
@@ -198,10 +198,11 @@ impl Decider<'_> {
         let mut again = None;
         let all = std::mem::take(&mut self.state.running);
         for run in all {
-            let in_doubt = i64::try_from(run.started / 1000).is_ok_and(|started| started <= self.state.doubt);
+            let is_uncertain =
+                i64::try_from(run.started / 1000).is_ok_and(|started| started <= self.state.uncertain_until);
             let may_retry = match self.input.policy.crash {
                 Crash::AtMostOnce => false,
-                Crash::Retry { attempts } => run.attempt < attempts && (!in_doubt || self.may_retry_uncertain()),
+                Crash::Retry { attempts } => run.attempt < attempts && (!is_uncertain || self.may_retry_uncertain()),
             };
             // One at a time, none during a pause, and none with a lower token than the dead run
             // had: a node that was granted the lock earlier may decide later. Such a run stays in
@@ -217,7 +218,7 @@ impl Decider<'_> {
             }
             self.events.push(DecisionEvent::RunCrashed(run.clone(), may_retry));
             let (tick, at) = (run.tick, self.input.now);
-            let text = if in_doubt { MAYBE_ENDED_NOTE.to_owned() } else { String::new() };
+            let text = if is_uncertain { MAYBE_ENDED_NOTE.to_owned() } else { String::new() };
             let outcome = TickOutcome::Crashed;
             self.state.push_history(HistoryEntry { tick, outcome, count: 1, run: Some(run), at, text });
         }
@@ -255,8 +256,8 @@ impl Decider<'_> {
         let Some(newest) = due.ticks.last().copied() else { return };
         self.state.watermark = newest;
         if !self.may_retry_uncertain() {
-            let doubt = self.state.doubt;
-            let unknown: Vec<i64> = due.ticks.extract_if(.., |tick| *tick <= doubt).collect();
+            let uncertain_until = self.state.uncertain_until;
+            let unknown: Vec<i64> = due.ticks.extract_if(.., |tick| *tick <= uncertain_until).collect();
             if !unknown.is_empty() {
                 self.skip_due(
                     TickOutcome::Unknown,

@@ -35,8 +35,8 @@ pub struct JobRecord {
     pub run: String,
     /// When the server run of the last decision began, in seconds; 0 if not known. Ticks up to this
     /// time may have begun in an earlier server run, with their entries lost.
-    #[serde(default, skip_serializing_if = "is_zero_i64")]
-    pub doubt: i64,
+    #[serde(rename = "doubt", default, skip_serializing_if = "is_zero_i64")]
+    pub uncertain_until: i64,
     /// The highest lock token under which a node has decided.
     pub fence: u64,
     /// When the last run ended, in milliseconds; 0 if none has. A tick up to this time came due
@@ -61,6 +61,21 @@ pub struct JobRecord {
 }
 
 /// An operator's request to pause a job or to run it now.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// let jobs = Jobs::new(&locks)?;
+/// jobs.pause("report").await?;
+/// let request = jobs.status("report").await?.unwrap().paused.unwrap();
+/// println!("paused by {} at {}", request.by, Tick::from_unix(request.at));
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OperatorRequest {
     /// When it was made, in seconds since 1970.
@@ -70,6 +85,20 @@ pub struct OperatorRequest {
 }
 
 /// A run that has begun.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// for run in Jobs::new(&locks)?.status("report").await?.unwrap().running {
+///     println!("the tick {} on {}, token {}", Tick::from_unix(run.tick), run.node, run.token);
+/// }
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActiveRun {
     /// The tick that it is for, in seconds since 1970; for a manual run, the time of the request.
@@ -88,6 +117,13 @@ pub struct ActiveRun {
 }
 
 /// The outcome of a tick.
+///
+/// ```
+/// use leasehold_schedule::TickOutcome;
+///
+/// assert_eq!(TickOutcome::TimedOut.as_str(), "timed-out");
+/// assert!(TickOutcome::Failed.has_run() && !TickOutcome::Missed.has_run());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TickOutcome {
@@ -132,6 +168,22 @@ impl TickOutcome {
 }
 
 /// The outcome of one tick, or of several successive ticks that were not run.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold_schedule::{Jobs, Tick, TickOutcome};
+///
+/// # let locks = leasehold::Locks::open("memory:").await?;
+/// # let work = |_| async { Ok::<(), std::io::Error>(()) };
+/// # let job = leasehold_schedule::Job::new("report", "* * * * * *")?;
+/// # leasehold_schedule::run_due(&locks, job, None, None, work).await?;
+/// let status = Jobs::new(&locks)?.status("report").await?.unwrap();
+/// for entry in status.history.iter().filter(|entry| entry.outcome != TickOutcome::Done) {
+///     println!("{}: {} {}", Tick::from_unix(entry.tick), entry.outcome.as_str(), entry.text);
+/// }
+/// # assert!(!status.history.is_empty());
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HistoryEntry {
     /// The tick, in seconds since 1970; if several ticks were not run, the newest of them.
@@ -171,7 +223,7 @@ impl JobRecord {
             watermark: since,
             resets: 0,
             run: String::new(),
-            doubt: 0,
+            uncertain_until: 0,
             fence: 0,
             busy_until: 0,
             paused: None,
@@ -243,13 +295,14 @@ impl JobRecord {
 
     /// Restarts the schedule at `now`, for a watermark that a wrong clock left in the future. It
     /// drops the queue. An end of a run in the future is reduced to `now`, or every tick until then
-    /// would count as overlapped. A `doubt` in the future is reduced, too.
+    /// would count as overlapped. An `uncertain_until` in the future is reduced, too.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
         let busy_until = self.busy_until.min(u64::try_from(now).unwrap_or(0).saturating_mul(1000));
-        let (doubt, queue, wanted) = (self.doubt.min(now), Vec::new(), Vec::new());
-        Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
+        let (queue, wanted) = (Vec::new(), Vec::new());
+        let uncertain_until = self.uncertain_until.min(now);
+        Self { watermark: now, resets, since: now, uncertain_until, busy_until, queue, wanted, ..self.clone() }
     }
 
     /// By how many seconds the watermark is ahead of the engine's clock, if by more than

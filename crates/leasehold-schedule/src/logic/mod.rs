@@ -33,6 +33,14 @@ pub use self::seen_state::SeenState;
 pub use self::ticks::{DueTicks, Ticks, due_ticks};
 
 /// What happens to a run whose holder died.
+///
+/// ```
+/// use leasehold_schedule::{Crash, Job};
+///
+/// // If the node dies, another one runs the tick again, up to three times in total.
+/// let job = Job::new("report", "0 3 * * *")?.crash(Crash::Retry { attempts: 3 });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// The run is not repeated: a tick begins at most once.
@@ -45,6 +53,14 @@ pub enum Crash {
 }
 
 /// What happens to ticks that no node ran in time.
+///
+/// ```
+/// use leasehold_schedule::{Job, Missed};
+///
+/// // After an outage, one run for all ticks that were missed.
+/// let job = Job::new("report", "0 * * * *")?.missed(Missed::Once);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// Missed ticks are not run.
@@ -60,6 +76,14 @@ pub enum Missed {
 }
 
 /// What happens to ticks that come due during a run.
+///
+/// ```
+/// use leasehold_schedule::{Job, Overlap};
+///
+/// // At most two runs at a time, on any nodes.
+/// let job = Job::new("import", "*/5 * * * *")?.overlap(Overlap::Allow { max: 2 });
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// Ticks that come due during a run are not run.

@@ -268,7 +268,7 @@ impl World {
                 match (self.write(over, &decision.state, lost), decision.action) {
                     (Some(true), Action::Start(run)) => Step::Begin { token, run },
                     (Some(true), _) => Step::Release { token },
-                    // Read again: the token shows whether the write was ours.
+                    // Read again: the token shows whether this node wrote it.
                     _ => Step::ReadRecord { token },
                 }
             }

@@ -111,20 +111,20 @@ mod tests {
 
     #[tokio::test]
     async fn frames_come_in_pieces_and_together() {
-        let (mut ours, mut theirs) = tokio::io::duplex(64);
+        let (mut local, mut remote) = tokio::io::duplex(64);
         let mut received = ReceiveBuffer::default();
-        theirs.write_all(&[0, 0, 0, 2, 7]).await.unwrap();
-        received.fill(&mut ours).await.unwrap();
+        remote.write_all(&[0, 0, 0, 2, 7]).await.unwrap();
+        received.fill(&mut local).await.unwrap();
         assert_eq!(received.next(), Ok(None));
-        theirs.write_all(&[8, 0, 0, 0, 0, 0, 0, 0, 1, 9, 0]).await.unwrap();
-        received.fill(&mut ours).await.unwrap();
+        remote.write_all(&[8, 0, 0, 0, 0, 0, 0, 0, 1, 9, 0]).await.unwrap();
+        received.fill(&mut local).await.unwrap();
         assert_eq!(received.next(), Ok(Some(vec![7, 8])));
         assert_eq!(
             (received.next(), received.next(), received.next()),
             (Ok(Some(vec![])), Ok(Some(vec![9])), Ok(None))
         );
-        drop(theirs);
-        assert!(received.fill(&mut ours).await.is_err());
+        drop(remote);
+        assert!(received.fill(&mut local).await.is_err());
     }
 
     #[test]
@@ -137,18 +137,18 @@ mod tests {
 
     #[tokio::test]
     async fn frames_pushed_during_a_write_are_sent_with_it() {
-        let (mut ours, mut theirs) = tokio::io::duplex(3);
+        let (mut local, mut remote) = tokio::io::duplex(3);
         let mut outbox = SendBuffer::default();
         outbox.push(&[1, 2]);
         outbox.push(&[3, 4]);
-        outbox.write_some(&mut ours).await.unwrap();
+        outbox.write_some(&mut local).await.unwrap();
         assert_eq!(outbox.len(), 1);
         let mut read = [0; 3];
-        theirs.read_exact(&mut read).await.unwrap();
+        remote.read_exact(&mut read).await.unwrap();
         assert_eq!(read, [1, 2, 3]);
-        outbox.write_some(&mut ours).await.unwrap();
+        outbox.write_some(&mut local).await.unwrap();
         assert!(outbox.has_pending(), "it is not flushed");
-        outbox.write_some(&mut ours).await.unwrap();
+        outbox.write_some(&mut local).await.unwrap();
         assert!(!outbox.has_pending());
     }
 }

@@ -30,10 +30,10 @@ impl Transport for TestTransport {
     type Stream = DuplexStream;
 
     async fn connect(&self, server: &Server) -> io::Result<DuplexStream> {
-        let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let peer = Peer { host: server.host.clone(), stream: theirs, opened_at: Instant::now() };
+        let (local, remote) = tokio::io::duplex(64 * 1024);
+        let peer = Peer { host: server.host.clone(), stream: remote, opened_at: Instant::now() };
         self.0.send(peer).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-        Ok(ours)
+        Ok(local)
     }
 }
 

@@ -94,7 +94,7 @@ fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
             hosts.push(start_host(&place, &[]));
             let crashed = wait_for_history(&place, "one", 1).remove(0);
             // A request in the same second would get the same tick; the folder's clock may be
-            // slightly behind ours.
+            // slightly behind the test's.
             let tick: jiff::Timestamp = crashed["tick"].as_str().unwrap().parse().unwrap();
             wait_for("the next second", || (jiff::Timestamp::now().as_second() > tick.as_second() + 1).then_some(()));
             place.run(["cron", "run-now", "one"]).assert_ok();

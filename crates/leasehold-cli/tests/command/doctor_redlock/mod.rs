@@ -194,12 +194,12 @@ async fn clock_skew_is_reported_for_each_server() {
     assert_eq!(code, 2);
     assert_finding(&all, "clocks", "fail");
 
-    // If their clocks agree, ours may be the wrong one.
+    // If their clocks agree, this host's may be the wrong one.
     let behind = [(); 2].map(|()| Server::start(SkewedRedis("-630", durable_redis())));
     let [one, two] = behind;
     let (one, two) = (one.await.unwrap(), two.await.unwrap());
     let (_, most) = doctor_report(&redlock_url([&one, &two, set.server(0)])).await;
-    assert!(text_of(assert_finding(&most, "clock", "warn"), "found").contains("10 min behind ours"), "{most:#}");
+    assert!(text_of(assert_finding(&most, "clock", "warn"), "found").contains("10 min behind this host's"), "{most:#}");
 }
 
 #[tokio::test]

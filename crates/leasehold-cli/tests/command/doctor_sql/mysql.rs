@@ -137,13 +137,22 @@ async fn mariadb_tables_that_would_merge_or_lose_locks_are_failures() {
         &server,
         &[
             "INSERT INTO leasehold VALUES ('torn', 1, 1, 0, '{', 1)",
+            "INSERT INTO leasehold VALUES ('newer', 1, 1, 0, '{', 2)",
             "INSERT INTO leasehold SELECT 'stuck', version, token, 9000000000000000, state, 1 FROM leasehold WHERE name = 'job'",
         ],
     )
     .await;
     let (_, report) = doctor_report(&server.url()).await;
     assert_eq!(checks_except_latency(&report, "warn"), ["damaged-rows", "endless-rows"], "{report:#}");
-    assert!(text_of(assert_finding(&report, "damaged-rows", "warn"), "found").contains("\"torn\""), "{report:#}");
+    assert!(
+        text_of(assert_finding(&report, "damaged-rows", "warn"), "found").starts_with("1 row (\"torn\")"),
+        "{report:#}"
+    );
+    let newer = assert_finding(&report, "row-formats", "fail");
+    assert!(
+        text_of(newer, "found").contains("1 row (\"newer\") in format 2, and this version of leasehold reads format 1"),
+        "{newer:#}"
+    );
 }
 
 #[tokio::test]
@@ -206,7 +215,7 @@ async fn wrong_database_clocks_are_warnings() {
         })
         .await;
         let finding = assert_finding(&ahead, "clock", "warn");
-        assert!(text_of(finding, "found").contains("min ahead of ours"), "{finding}");
+        assert!(text_of(finding, "found").contains("min ahead of this host's clock"), "{finding}");
         assert!(text_of(finding, "means").contains("clock alone decides"), "{finding}");
     }
 }

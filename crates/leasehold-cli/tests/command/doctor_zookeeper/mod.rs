@@ -90,8 +90,8 @@ async fn a_standalone_server_tolerates_no_failure_and_reports_only_whitelisted_f
 #[tokio::test]
 async fn world_writable_nodes_and_missing_permissions_are_found() {
     let server = shared_servers::well_configured_zookeeper().await;
-    let (open, ours) = (zookeeper_url("", &server.url()), zookeeper_url(LOGIN, &server.url()));
-    let (others, own) = (format!("{open}/everybody"), format!("{ours}/everybody"));
+    let (open, with_login) = (zookeeper_url("", &server.url()), zookeeper_url(LOGIN, &server.url()));
+    let (others, own) = (format!("{open}/everybody"), format!("{with_login}/everybody"));
     run_leasehold(&["run", "--engine", &own, "mine", "--", "true"]).await.assert_ok();
     let (_, closed) = doctor_report(&own).await;
     assert_finding(&closed, "acl", "ok");
@@ -109,7 +109,7 @@ async fn world_writable_nodes_and_missing_permissions_are_found() {
     let finding = assert_finding(&world, "acl", "warn");
     assert!(text_of(finding, "found").contains("/shared (cdwa)"), "{finding}");
     assert!(findings_of(&world, "acl-enforced").is_empty(), "there are no permissions to enforce");
-    let (_, readable) = doctor_report(&format!("{ours}/readable?acl=readable")).await;
+    let (_, readable) = doctor_report(&format!("{with_login}/readable?acl=readable")).await;
     assert_finding(&readable, "acl", "ok");
 
     let known = durable_zookeeper().user("ann", "opensesame").start().await.unwrap();

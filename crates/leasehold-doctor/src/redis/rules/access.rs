@@ -37,7 +37,7 @@ pub(super) fn judge_reachable(node: &NodeFacts) -> Finding {
         Ok(version) => format!("{name} {version} answers, with RESP3"),
         Err(_) => "it responds, with RESP3".to_owned(),
     };
-    ok("reachable", &node.address, found).impact("it accepts our login, and can push messages")
+    ok("reachable", &node.address, found).impact("it accepts the login, and can push messages")
 }
 
 /// Judges whether the server is a master or a replica, as expected.

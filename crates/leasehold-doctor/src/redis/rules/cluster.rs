@@ -110,7 +110,7 @@ pub(super) fn judge_coverage(node: &NodeFacts) -> Finding {
         Ok(value) => ok(check, address, format!("cluster-require-full-coverage {value}"))
             .impact("when any slot has no node, all locks are blocked; `no` would limit it to the locks of that slot"),
         Err(error) => unknown(check, address, &error)
-            .impact("when some slots have no node, all locks may be blocked, or only theirs")
+            .impact("when some slots have no node, all locks may be blocked, or only those of these slots")
             .fix("let this user run CONFIG GET: +config|get"),
     }
 }

@@ -59,7 +59,8 @@ pub(super) fn judge_empty_restart(node: &NodeFacts) -> Option<Finding> {
     }
     let means = "a master that is restarted before a failover restarts empty, and its replicas empty themselves to be like \
         it: all locks are lost on all servers";
-    let fix = "appendonly yes on all servers; or else never restart a master by itself (no Restart= in its service)";
+    let fix =
+        "appendonly yes on all servers; or else never restart a master automatically (no Restart= in its service)";
     Some(match (node.info_number("aof_enabled"), node.setting("save")) {
         (Ok(1), _) => {
             ok(check, address, "it has replicas, and writes an append-only file").impact("it restarts with its data")

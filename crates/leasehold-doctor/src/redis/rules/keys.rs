@@ -1,10 +1,11 @@
-//! Judges the keys with our prefix.
+//! Judges the keys with leasehold's prefix.
 
 use super::super::facts::{NodeFacts, Requirements};
 use super::super::keys::{KeyGroup, KeyScan};
 use super::super::query::Fact;
 use super::{fail, ok, unknown, warn};
 use crate::Finding;
+use leasehold_internals::FORMAT;
 
 /// One finding for each kind of unexpected key; one that is ok if there are none.
 pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &Requirements) -> Vec<Finding> {
@@ -13,7 +14,7 @@ pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &
         Ok(keys) => keys,
         Err(error) => {
             let finding = unknown("key-types", address, error)
-                .impact("foreign keys with our prefix could collide with a lock's key")
+                .impact("foreign keys with leasehold's prefix could collide with a lock's key")
                 .fix(format!("give the user what locks need: {}", requirements.permissions()));
             return vec![finding];
         }
@@ -26,28 +27,28 @@ pub(super) fn judge_keys(node: &NodeFacts, keys: &Fact<KeyScan>, requirements: &
             .impact("these locks cannot be acquired (WRONGTYPE)")
             .fix(other)
     }));
-    findings.extend(describe_group(&keys.unknown_format).map(|found| {
-        fail("key-formats", address, format!("of ours, {found}, in a format that this version does not read"))
+    findings.extend(describe_own_keys(&keys.unknown_format).map(|found| {
+        fail("key-formats", address, format!("{found} in a format other than {FORMAT}"))
             .impact("another version of leasehold stored these locks; this version refuses to use them")
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
     findings.extend(describe_group(&keys.foreign).map(|found| {
-        warn("foreign-keys", address, format!("below {prefix:?}, {found}, not written by us"))
-            .impact("another program uses our prefix: its keys may collide with a lock's, and one overwrites the other")
+        warn("foreign-keys", address, format!("below {prefix:?}, {found}, not written by leasehold"))
+            .impact("another program uses leasehold's prefix: its keys may collide with a lock's, and one overwrites the other")
             .fix(other)
     }));
-    findings.extend(describe_group(&keys.without_ttl).map(|found| {
-        warn("keys-without-ttl", address, format!("of ours, {found}, without a TTL"))
+    findings.extend(describe_own_keys(&keys.without_ttl).map(|found| {
+        warn("keys-without-ttl", address, format!("{found} without a TTL"))
             .impact("they never expire: they were made persistent (PERSIST), or restored from a copy")
             .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
     }));
-    findings.extend(describe_group(&keys.orphans).map(|found| {
-        warn("orphans", address, format!("of ours, {found}, of which a part is missing or left over"))
+    findings.extend(describe_own_keys(&keys.orphans).map(|found| {
+        warn("orphans", address, format!("{found}, of which a part is missing or left over"))
             .impact("holders or waiters of these locks were lost: keys were removed by hand, evicted or lost")
             .fix("they expire with their TTL; find the cause of the removed keys (eviction-policy, FLUSHDB)")
     }));
-    findings.extend(describe_group(&keys.expired).map(|found| {
-        warn("ended-holders", address, format!("of ours, {found}, whose holder's lease expired without a release"))
+    findings.extend(describe_own_keys(&keys.expired).map(|found| {
+        warn("ended-holders", address, format!("{found}, whose holder's lease expired without a release"))
             .impact("a holder crashed, was stopped or was cut off; the next client acquires the lock at once")
             .fix("nothing, if the cause is known; they are removed within retention. If there are many: check the holders' logs")
     }));
@@ -66,7 +67,15 @@ fn key_or_keys(count: usize) -> &'static str {
 
 /// `3 keys (a, b, c)`; `None` for an empty group.
 fn describe_group(group: &KeyGroup) -> Option<String> {
-    let noun = key_or_keys(group.count);
+    describe(group, key_or_keys(group.count))
+}
+
+/// `3 of leasehold's keys (a, b, c)`; `None` for an empty group.
+fn describe_own_keys(group: &KeyGroup) -> Option<String> {
+    describe(group, "of leasehold's keys")
+}
+
+fn describe(group: &KeyGroup, noun: &str) -> Option<String> {
     let more = if group.count > group.examples.len() { ", …" } else { "" };
     (group.count > 0).then(|| format!("{} {noun} ({}{more})", group.count, group.examples.join(", ")))
 }
@@ -89,9 +98,14 @@ mod tests {
         assert_level(&find(good.clone())[0], Good, "9 keys");
         assert_level(&find(KeyScan { is_complete: false, ..good.clone() })[0], Good, "as far as examined");
         assert_level(&find(KeyScan { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
-        assert_level(&find(KeyScan { unknown_format: group(2), ..good.clone() })[0], Fail, "2 keys (leasehold:l{0}, ");
+        let other = &find(KeyScan { unknown_format: group(2), ..good.clone() })[0];
+        assert_level(other, Fail, "2 of leasehold's keys (leasehold:l{0}, leasehold:l{1}) in a format other than 1");
         assert_level(&find(KeyScan { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
-        assert_level(&find(KeyScan { without_ttl: group(2), ..good.clone() })[0], Warn, "without a TTL");
+        assert_level(
+            &find(KeyScan { without_ttl: group(2), ..good.clone() })[0],
+            Warn,
+            "2 of leasehold's keys (leasehold:l{0}, leasehold:l{1}) without a TTL",
+        );
         assert_level(&find(KeyScan { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
         assert_eq!(find(KeyScan { orphans: group(2), wrong_type: group(1), ..good }).len(), 2);
         assert_level(

@@ -86,7 +86,7 @@ pub(super) fn judge_free_memory(node: &NodeFacts) -> Finding {
     }
 }
 
-/// Judges the size of the output buffers of connections that receive messages, as ours do.
+/// Judges the size of the output buffers of connections that receive messages, as leasehold's do.
 pub(super) fn judge_output_buffer(node: &NodeFacts) -> Finding {
     let (check, address) = ("output-buffer", &node.address);
     match node.setting("client-output-buffer-limit").map(|text| (parse_pubsub_limits(text), text)) {

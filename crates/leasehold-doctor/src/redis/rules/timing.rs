@@ -17,15 +17,18 @@ const RECENT_SECONDS: u64 = 24 * 3600;
 /// The time to elect and announce a new master, after the old one was unreachable for long enough.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// Judges the server's clock against ours.
+/// Compares the server's clock with this host's.
 pub(super) fn judge_clock(node: &NodeFacts) -> Finding {
     let (check, address) = ("clock", &node.address);
     match &node.clock_offset {
         Ok(gap) => {
             let distance = Duration::from_micros(gap.ahead_us.unsigned_abs());
             let side = if gap.ahead_us < 0 { "behind" } else { "ahead of" };
-            let found =
-                format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.uncertainty));
+            let found = format!(
+                "it is {} {side} this host's clock, ± {}",
+                format_short(distance),
+                format_short(gap.uncertainty)
+            );
             if distance.saturating_sub(gap.uncertainty) <= MAX_CLOCK_DIFFERENCE {
                 return ok(check, address, found).impact("tokens come from a clock that seems to be right");
             }
@@ -65,7 +68,7 @@ pub(super) fn judge_clocks(nodes: &[NodeFacts], failover_delay: Option<Duration>
     let error = ahead.uncertainty + behind.uncertainty;
     let most = failover_delay.map_or(MAX_CLOCK_DIFFERENCE, |silence| silence.min(MAX_CLOCK_DIFFERENCE));
     Some(if distance.saturating_sub(error) <= most {
-        let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+        let found = format!("at most {} apart, ± {}", format_short(distance), format_short(error));
         ok(check, "", found).impact("tokens rise over a failover")
     } else {
         let found = format!("{} is {} ahead of {}", first.address, format_short(distance), last.address);
@@ -230,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_clock_that_differs_from_ours_warns() {
+    fn a_server_clock_that_differs_from_this_hosts_warns() {
         assert_level(&judge_clock(&node_with_clock_offset(-900)), Good, "behind");
-        assert_level(&judge_clock(&node_with_clock_offset(1_000)), Good, "give or take");
+        assert_level(&judge_clock(&node_with_clock_offset(1_000)), Good, "ahead of this host's clock, ± ");
         assert_level(&judge_clock(&node_with_clock_offset(60_000)), Warn, "chrony");
         assert_level(&judge_clock(&node_with_clock_offset(-60_000)), Warn, "behind");
         assert_level(&judge_clock(&node_without_measurements()), Unknown, "+time");

@@ -17,13 +17,13 @@ pub(super) fn judge_intermediary(address: &str, server: &ServerFacts, requiremen
         (Ok(Intermediary::TransactionPooler), false) => {
             fail(check, address, "each transaction has another session: a pooler in transaction mode, such as PgBouncer")
                 .impact(
-                    "the engine refuses to open: session state (prepared statements, channels) would reach other programs instead of us",
+                    "the engine refuses to open: session state (prepared statements, channels) would reach other programs instead of this client",
                 )
                 .fix("pooler=transaction in the URL; or connect to the server itself; or pool_mode=session")
         }
-        (Ok(Intermediary::Proxy(name)), _) => warn(check, address, format!("{name} is between us and the server"))
+        (Ok(Intermediary::Proxy(name)), _) => warn(check, address, format!("{name} is between this client and the server"))
             .impact(
-                "it may send our reads to a replica and our writes elsewhere; session state may reach another session",
+                "it may send reads to a replica and writes elsewhere; session state may reach another session",
             )
             .fix("a rule that sends this user's statements to the one server that accepts writes; or connect to that server itself"),
         (Err(reason), _) => unknown(check, address, reason).impact(

@@ -71,11 +71,11 @@ pub(super) fn judge_packet(address: &str, server: &ServerFacts) -> Finding {
 pub(super) fn judge_autovacuum(address: &str, server: &ServerFacts) -> Finding {
     let check = "autovacuum";
     match server.is_on("autovacuum") {
-        Ok(true) => ok(check, address, "autovacuum is on").impact("old versions of our rows are removed"),
+        Ok(true) => ok(check, address, "autovacuum is on").impact("old versions of the locks' rows are removed"),
         Ok(false) => warn(check, address, "autovacuum is off")
             .impact("each acquire and each renewal leaves an old version of a row: the table grows, and each step becomes slower")
-            .fix("autovacuum=on, or VACUUM of our table every few minutes"),
-        Err(reason) => unknown(check, address, &reason).impact("without it, our table grows with each renewal"),
+            .fix("autovacuum=on, or VACUUM of leasehold's table every few minutes"),
+        Err(reason) => unknown(check, address, &reason).impact("without it, leasehold's table grows with each renewal"),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Judges the content of the lease table.
 
 use super::super::facts::{Requirements, RowStats, ServerFacts, UnknownReason};
-use super::{format_count, ok, unknown, warn};
+use super::{fail, format_count, ok, unknown, warn};
 use crate::Finding;
+use leasehold_internals::FORMAT;
 use leasehold_internals::sql::config::Technique;
 
 /// One finding for each kind of unexpected row, and one about their number; none if the technique
@@ -21,12 +22,25 @@ pub(super) fn judge_rows(address: &str, server: &ServerFacts, requirements: &Req
         }
     };
     let mut findings = Vec::new();
-    if let Some((_, why)) = rows.corrupt.first() {
-        let names: Vec<String> = rows.corrupt.iter().take(3).map(|(name, _)| format!("{name:?}")).collect();
-        let more = if rows.corrupt.len() > names.len() { ", …" } else { "" };
-        let count = format_count(rows.corrupt.len() as i64, "row");
+    if !rows.other_formats.is_empty() {
+        let mut formats: Vec<i64> = rows.other_formats.iter().map(|(_, format)| *format).collect();
+        formats.sort_unstable();
+        formats.dedup();
+        let formats: Vec<String> = formats.iter().map(i64::to_string).collect();
+        let found = format!(
+            "{} in format {}, and this version of leasehold reads format {FORMAT}",
+            describe_rows(&rows.other_formats),
+            formats.join(", ")
+        );
         findings.push(
-            warn("damaged-rows", address, format!("{count} ({}{more}) cannot be parsed: {why}", names.join(", ")))
+            fail("row-formats", address, found)
+                .impact("another version of leasehold stored them; this version refuses to use these locks")
+                .fix("use that version (docs/upgrading.md)"),
+        );
+    }
+    if let Some((_, why)) = rows.corrupt.first() {
+        findings.push(
+            warn("damaged-rows", address, format!("{} cannot be parsed: {why}", describe_rows(&rows.corrupt)))
                 .impact("another program wrote them; these locks can neither be acquired nor released")
                 .fix("delete these rows if their locks are not held: DELETE … WHERE name = …"),
         );
@@ -61,11 +75,18 @@ pub(super) fn judge_rows(address: &str, server: &ServerFacts, requirements: &Req
     findings
 }
 
+/// `3 rows ("a", "b", "c")`: the number of rows, and the names of some of their locks.
+fn describe_rows<T>(rows: &[(String, T)]) -> String {
+    let names: Vec<String> = rows.iter().take(3).map(|(name, _)| format!("{name:?}")).collect();
+    let more = if rows.len() > names.len() { ", …" } else { "" };
+    format!("{} ({}{more})", format_count(rows.len() as i64, "row"), names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::sample::{assert_level, mariadb, opaque_server, requirements};
     use super::*;
-    use crate::Level::{Ok as Good, Unknown, Warn};
+    use crate::Level::{Fail, Ok as Good, Unknown, Warn};
     use leasehold_internals::sql::Dialect;
 
     #[test]
@@ -81,6 +102,15 @@ mod tests {
             Warn,
             "1 row (\"a\") cannot be parsed: no JSON",
         );
+        let other_formats = ["b", "c", "d", "e"].map(|name| (name.to_owned(), 2)).to_vec();
+        let newer = find(RowStats { other_formats, ..good.clone() }).remove(0);
+        assert_level(
+            &newer,
+            Fail,
+            "4 rows (\"b\", \"c\", \"d\", …) in format 2, and this version of leasehold reads format 1",
+        );
+        assert_level(&newer, Fail, "use that version (docs/upgrading.md)");
+        assert!(!format!("{newer:?}").contains("delete"), "{newer:?}");
         assert_level(&find(RowStats { never_expiring: 2, ..good.clone() })[0], Warn, "2 locks held");
         assert_level(&find(RowStats { expired: 2, ..good.clone() })[0], Good, "cut off");
         assert_level(&find(RowStats { count: RowStats::MAX_COUNTED, ..good })[0], Warn, "fill the table");

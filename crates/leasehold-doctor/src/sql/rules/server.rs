@@ -55,10 +55,10 @@ pub(super) fn parse_version(text: &str) -> Option<(&'static str, (u32, u32))> {
     Some((kind, (numbers.next()?, numbers.next().unwrap_or(0))))
 }
 
-/// Judges whether the server is new enough for our statements.
+/// Judges whether the server is new enough for leasehold's statements.
 pub(super) fn judge_version(address: &str, server: &ServerFacts, requirements: &Requirements) -> Finding {
     let check = "version";
-    let means = "our statements need MySQL 8.0, MariaDB 10.5 or PostgreSQL 12, or newer";
+    let means = "leasehold's statements need MySQL 8.0, MariaDB 10.5 or PostgreSQL 12, or newer";
     let text = match &server.version {
         Ok(text) => text,
         Err(reason) => return unknown(check, address, reason).impact(means),
@@ -81,7 +81,7 @@ pub(super) fn judge_version(address: &str, server: &ServerFacts, requirements: &
             ))
             .fix("a newer version");
     }
-    ok(check, address, shown).impact("new enough for our statements")
+    ok(check, address, shown).impact("new enough for leasehold's statements")
 }
 
 #[cfg(test)]

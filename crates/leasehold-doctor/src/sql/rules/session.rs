@@ -8,10 +8,11 @@ use crate::Finding;
 use leasehold_internals::sql::Dialect;
 use leasehold_internals::sql::config::Technique;
 
-/// The beginning of a fix behind a pooler, where we cannot set the defaults of our session.
+/// The beginning of a fix behind a pooler, where the defaults of a session cannot be set.
 const ALTER_ROLE_HINT: &str = "for the user of the locks: ALTER ROLE … SET";
 
-/// Judges the default isolation level, which matters only where our sessions cannot set their own.
+/// Judges the default isolation level, which matters only where leasehold's sessions cannot set
+/// their own.
 pub(super) fn judge_isolation(address: &str, server: &ServerFacts, requirements: &Requirements) -> Finding {
     let check = "isolation";
     let setting: Fact<String> = match requirements.dialect {
@@ -28,16 +29,16 @@ pub(super) fn judge_isolation(address: &str, server: &ServerFacts, requirements:
     let keeps_defaults = requirements.has_transaction_pooler && requirements.dialect == Dialect::Postgres;
     match setting {
         Ok(found) if keeps_defaults && found != "read committed" => {
-            warn(check, address, format!("{found} by default, and behind a pooler we cannot set it"))
+            warn(check, address, format!("{found} by default, and behind a pooler leasehold cannot set it"))
                 .impact("conflicting statements are refused (40001) and retried: the more clients wait for a lock, the slower it is")
                 .fix(format!("{ALTER_ROLE_HINT} default_transaction_isolation = 'read committed'"))
         }
         Ok(found) if keeps_defaults => {
-            ok(check, address, format!("{found} by default")).impact("as our statements need it")
+            ok(check, address, format!("{found} by default")).impact("as leasehold's statements need it")
         }
         Ok(found) => ok(check, address, format!("{found} by default"))
-            .impact("our sessions set their own: READ COMMITTED with autocommit; this default does not matter"),
-        Err(reason) => unknown(check, address, &reason).impact("our sessions set their own, except behind a pooler"),
+            .impact("leasehold's sessions set their own: READ COMMITTED with autocommit; this default does not matter"),
+        Err(reason) => unknown(check, address, &reason).impact("leasehold's sessions set their own, except behind a pooler"),
     }
 }
 
@@ -55,13 +56,13 @@ pub(super) fn judge_binlog_format(address: &str, server: &ServerFacts) -> Findin
                 .fix("binlog_format=ROW, or MIXED")
         }
         Ok(Some(format)) => ok(check, address, format!("log_bin is on, binlog_format {format}"))
-            .impact("our writes are replicated as rows, times included"),
+            .impact("leasehold's writes are replicated as rows, times included"),
         // Where the setting no longer exists, the format is ROW.
         Err(UnknownReason::NotReported(_)) if server.is_on("log_bin") == Ok(true) => {
             ok(check, address, "log_bin is on; there is no binlog_format").impact("rows are replicated, not statements")
         }
         Err(reason) => unknown(check, address, &reason)
-            .impact("with binlog_format=STATEMENT, InnoDB refuses our writes (error 1665)"),
+            .impact("with binlog_format=STATEMENT, InnoDB refuses leasehold's writes (error 1665)"),
     }
 }
 
@@ -92,15 +93,16 @@ pub(super) fn judge_statement_timeout(address: &str, server: &ServerFacts, requi
     match setting {
         Ok(Some(most)) if requirements.is_held_in_session() || requirements.dialect == Dialect::MySql => {
             ok(check, address, format!("{key} is {}", format_short(most)))
-                .impact("our sessions set their own, none: waiters wait in a statement")
+                .impact("leasehold's sessions set their own, none: waiters wait in a statement")
         }
-        Ok(None) => ok(check, address, format!("{key} is not set")).impact("the server ends none of our statements"),
+        Ok(None) => {
+            ok(check, address, format!("{key} is not set")).impact("the server ends none of leasehold's statements")
+        }
         Ok(Some(most)) if most < least => warn(check, address, format!("{key} is {}", format_short(most)))
             .impact("the server cancels a slow statement, so an acquire or a renewal fails instead of being late")
             .fix(format!("{key} of {} or more for the user of the locks", format_short(least))),
-        Ok(Some(most)) => {
-            ok(check, address, format!("{key} is {}", format_short(most))).impact("longer than our statements need")
-        }
+        Ok(Some(most)) => ok(check, address, format!("{key} is {}", format_short(most)))
+            .impact("longer than leasehold's statements need"),
         Err(reason) => unknown(check, address, &reason)
             .impact("if the server cancels statements early, acquires and renewals fail"),
     }
@@ -119,12 +121,12 @@ pub(super) fn judge_lock_timeout(address: &str, server: &ServerFacts, requiremen
     match setting {
         Ok(time) if requirements.has_transaction_pooler && requirements.dialect == Dialect::Postgres => {
             ok(check, address, found(time))
-                .impact("our statements carry their own, 1 s: a statement that waits for a locked row times out")
+                .impact("leasehold's statements carry their own, 1 s: a statement that waits for a locked row times out")
         }
         Ok(time) => ok(check, address, found(time)).impact(
-            "our sessions set their own, 1 s: a row that another transaction keeps locked does not block us for longer",
+            "leasehold's sessions set their own, 1 s: a row that another transaction keeps locked does not block a client for longer",
         ),
-        Err(reason) => unknown(check, address, &reason).impact("our sessions set their own, except behind a pooler"),
+        Err(reason) => unknown(check, address, &reason).impact("leasehold's sessions set their own, except behind a pooler"),
     }
 }
 
@@ -159,7 +161,7 @@ pub(super) fn judge_idle_timeout(address: &str, server: &ServerFacts, requiremen
     let found = format!("{key} is {}", format_short(time));
     if requirements.is_held_in_session() {
         return ok(check, address, found)
-            .impact("our sessions set their own, the TTL: it ends the lock of an unresponsive holder");
+            .impact("leasehold's sessions set their own, the TTL: it ends the lock of an unresponsive holder");
     }
     if requirements.dialect == Dialect::Postgres && !requirements.is_polling && !requirements.is_held_in_session() {
         return warn(check, address, found)
@@ -169,7 +171,7 @@ pub(super) fn judge_idle_timeout(address: &str, server: &ServerFacts, requiremen
             .fix(format!("ALTER ROLE … SET {key} = 0 for the user of the locks; or wake=poll in the URL"));
     }
     let means = match requirements.dialect {
-        Dialect::MySql => "our sessions set their own, 8 hours; an ended session is replaced",
+        Dialect::MySql => "leasehold's sessions set their own, 8 hours; an ended session is replaced",
         Dialect::Postgres => "an ended session is replaced when it is needed",
     };
     ok(check, address, found).impact(means)

@@ -27,7 +27,7 @@ fn isolation_matters_only_where_we_cannot_set_it() {
     assert_level(
         &judge_isolation("h", &postgres(), &Requirements { has_transaction_pooler: true, ..postgres_requirements() }),
         Good,
-        "as our statements",
+        "as leasehold's statements",
     );
     assert_level(&judge_isolation("h", &opaque_facts(), &mysql_requirements()), Unknown, "set their own");
 }
@@ -61,7 +61,7 @@ fn a_short_statement_timeout_is_a_warning() {
     let ended =
         judge_statement_timeout("h", &mariadb().with_setting("max_statement_time", "0.5"), &mysql_requirements());
     assert_level(&ended, Good, "500 ms");
-    assert_level(&ended, Good, "our sessions set their own, none");
+    assert_level(&ended, Good, "leasehold's sessions set their own, none");
     let mysql = mariadb().without_setting("max_statement_time").with_setting("max_execution_time", "0");
     assert_level(&judge_statement_timeout("h", &mysql, &mysql_requirements()), Good, "max_execution_time");
     assert_level(&judge_statement_timeout("h", &opaque_facts(), &mysql_requirements()), Unknown, "renewals");

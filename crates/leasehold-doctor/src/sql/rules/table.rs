@@ -1,4 +1,4 @@
-//! Judges our tables: whether they exist, are ours, and permit what we need.
+//! Judges leasehold's tables: whether they exist, have its columns, and permit what locks need.
 
 use super::super::facts::{Requirements, ServerFacts, Table, TableDefinition, TableState, UnknownReason};
 use super::{fail, ok, unknown, warn};
@@ -76,10 +76,10 @@ fn judge_columns(address: &str, table: &Table, requirements: &Requirements) -> F
     });
     if let Some(column) = charset {
         return fail(check, address, format!("the column state of {name} has the collation {}", column.collation))
-            .impact("our statements are refused, because the collations conflict (error 1267): no lock can be acquired")
+            .impact("leasehold's statements are refused, because the collations conflict (error 1267): no lock can be acquired")
             .fix(format!("make it utf8mb4: `{ddl}` prints the definition"));
     }
-    ok(check, address, format!("{name} exists, with our columns")).impact("it is ours")
+    ok(check, address, format!("{name} exists, with leasehold's columns")).impact("locks can be stored in it")
 }
 
 /// Judges whether the names of locks are compared byte by byte, and are unique.
@@ -87,7 +87,7 @@ fn judge_name_column(address: &str, table: &Table, shape: &TableDefinition, requ
     let (check, name, ddl) = ("collation", &table.name, &requirements.ddl_command);
     let Some(column) = shape.column("name") else {
         return fail(check, address, format!("{name} has no column name"))
-            .impact("it is not ours")
+            .impact("another program created it; no lock can be acquired")
             .fix(format!("`{ddl}` prints the definition"));
     };
     let mut shown = column.data_type.clone();
@@ -149,11 +149,9 @@ fn judge_dry_run(address: &str, server: &ServerFacts, requirements: &Requirement
             Some(ok(check, address, found).impact("this user has the permissions that locks need"))
         }
         Err(UnknownReason::Skipped(_)) => None,
-        Err(reason @ UnknownReason::Denied(_)) => Some(
-            fail(check, address, reason.to_string())
-                .impact(means)
-                .fix(format!("GRANT SELECT, INSERT, UPDATE on our tables, as `{}` shows", requirements.ddl_command)),
-        ),
+        Err(reason @ UnknownReason::Denied(_)) => Some(fail(check, address, reason.to_string()).impact(means).fix(
+            format!("GRANT SELECT, INSERT, UPDATE on leasehold's tables, as `{}` shows", requirements.ddl_command),
+        )),
         Err(reason @ UnknownReason::NotReported(_)) => Some(
             fail(check, address, reason.to_string())
                 .impact(means)

@@ -17,7 +17,7 @@ fn with_missing_table(server: ServerFacts, can_create: Result<(), UnknownReason>
 
 #[test]
 fn a_missing_table_is_reported() {
-    assert_level(&finding_of("table", &mariadb()), Good, "our columns");
+    assert_level(&finding_of("table", &mariadb()), Good, "leasehold's columns");
     assert_level(&finding_of("table", &with_missing_table(mariadb(), Ok(()))), Good, "the first use");
     let denied = with_missing_table(postgres(), Err(UnknownReason::Denied("no permission to CREATE".into())));
     assert_level(&finding_of("table", &denied), Fail, "leasehold engines --ddl postgres");

@@ -6,13 +6,13 @@ use super::super::facts::{Requirements, ServerFacts};
 use super::{fail, format_short, ok, unknown, warn, writers};
 use crate::Finding;
 
-/// A clock that differs from ours by more than this is not synchronized.
+/// A clock that differs from this host's by more than this is not synchronized.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
 
 /// How far the clocks of synchronized servers may differ, even without `clock-skew=`.
 const MAX_SYNCHRONIZED_SKEW: Duration = Duration::from_millis(50);
 
-/// Judges the server's clock against ours. Leases use only the server's.
+/// Compares the server's clock with this host's. Leases use only the server's.
 pub(super) fn judge_clock(address: &str, server: &ServerFacts) -> Finding {
     let check = "clock";
     match &server.clock {
@@ -20,7 +20,7 @@ pub(super) fn judge_clock(address: &str, server: &ServerFacts) -> Finding {
             let distance = Duration::from_micros(gap.ahead.unsigned_abs());
             let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
             let found =
-                format!("it is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
+                format!("it is {} {side} this host's clock, ± {}", format_short(distance), format_short(gap.error));
             if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
                 return ok(check, address, found)
                     .impact("the database's clock alone decides, and it seems to be right");
@@ -61,7 +61,7 @@ pub(super) fn judge_clocks(servers: &[(&str, &ServerFacts)], requirements: &Requ
     let error = ahead.error + behind.error;
     let most = requirements.clock_skew.max(MAX_SYNCHRONIZED_SKEW);
     if distance.saturating_sub(error) <= most {
-        let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+        let found = format!("at most {} apart, ± {}", format_short(distance), format_short(error));
         return Some(ok(check, "", found).impact("leases end on time, on each server that accepts the writes"));
     }
     let found = format!("{first} is {} ahead of {last}", format_short(distance));
@@ -110,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_clock_far_from_ours_is_a_warning() {
+    fn a_server_clock_far_from_this_hosts_is_a_warning() {
         assert_level(&judge_clock("h", &with_clock_ahead(-900)), Good, "behind");
-        assert_level(&judge_clock("h", &with_clock_ahead(1_001)), Good, "give or take 1.0 ms");
+        assert_level(&judge_clock("h", &with_clock_ahead(1_001)), Good, "ahead of this host's clock, ± 1.0 ms");
         assert_level(&judge_clock("h", &with_clock_ahead(60_000)), Warn, "alone decides");
         assert_level(&judge_clock("h", &opaque_server(&UnknownReason::not_reported("it"))), Unknown, "decides");
     }

@@ -1,4 +1,4 @@
-//! Judges our permissions, and those of other clients.
+//! Judges this client's permissions, and those of other clients.
 
 use leasehold_zookeeper::{Acl, Error as Cause, Permission};
 
@@ -39,7 +39,7 @@ fn format_world_permissions(acls: &[Acl]) -> String {
     letters.iter().filter(|(permission, _)| all.has(*permission)).map(|(_, letter)| letter).collect()
 }
 
-/// Warns of nodes of ours that all clients may change. The root is not ours.
+/// Warns of leasehold's nodes that all clients may change. The root is not one of them.
 pub(super) fn judge_acls(inside: &EnsembleFacts, requirements: &Requirements) -> Vec<Finding> {
     let check = "acl";
     let seen: Vec<&(String, Fact<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
@@ -77,12 +77,13 @@ pub(super) fn judge_acls(inside: &EnsembleFacts, requirements: &Requirements) ->
     findings
 }
 
-/// Judges whether the servers enforce ACLs at all; `None` if ours allow everything to all clients.
+/// Judges whether the servers enforce ACLs at all; `None` if leasehold's ACLs allow everything to
+/// all clients.
 pub(super) fn judge_acl_enforcement(inside: &EnsembleFacts) -> Option<Finding> {
     let check = "acl-enforced";
     Some(match inside.refuses_anonymous.as_ref()? {
         Ok(true) => ok(check, "", "a client without a login was refused").impact("the ACLs of locks are enforced"),
-        Ok(false) => fail(check, "", "a client without a login could write to a lock that only we may write to")
+        Ok(false) => fail(check, "", "a client without a login could write to a lock that only this user may write to")
             .impact("ACLs are not enforced: any client that reaches the servers can end a lock")
             .fix("skipACL=no (zookeeper.skipACL) on all servers"),
         Err(reason) => unknown(check, "", reason)
@@ -126,7 +127,7 @@ mod tests {
         assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "no other client");
         assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
         assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
-        // The root is not ours.
+        // The root is not leasehold's.
         let root = with(vec![("/", Ok(world(Permission::ALL))), ("/l", Ok(world(Permission::READ)))]);
         assert_level(&root[0], Good, "of 1 nodes");
         let reason = || Err(UnknownReason::RequestFailed(Cause::NoAuth));

@@ -211,7 +211,7 @@ pub(super) fn judge_url_hosts(facts: &Facts, inside: &EnsembleFacts) -> Option<F
     let check = "url-hosts";
     if named >= voters {
         let found = format!("the URL names {}, and {} vote", format_count(named, "server"), voters);
-        return Some(ok(check, "", found).impact("clients use another when theirs fails"));
+        return Some(ok(check, "", found).impact("a client uses another when its server fails"));
     }
     let hosts = inside.members.as_ref().ok().map(|members| {
         let hosts: Vec<_> = members.all.iter().filter(|one| one.is_voter).map(|one| one.host.as_str()).collect();

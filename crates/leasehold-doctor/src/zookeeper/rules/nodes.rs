@@ -3,6 +3,7 @@
 use super::super::facts::{EnsembleFacts, Requirements};
 use super::{describe_group, fail, format_count, ok, unknown, warn};
 use crate::Finding;
+use leasehold_internals::FORMAT;
 
 /// One finding for each kind of unexpected node; one that is ok if there are none.
 pub(super) fn judge_nodes(inside: &EnsembleFacts, requirements: &Requirements) -> Vec<Finding> {
@@ -21,13 +22,13 @@ pub(super) fn judge_nodes(inside: &EnsembleFacts, requirements: &Requirements) -
             .fix("delete them: `leasehold evict` on their locks, or delete in zkCli")
     }));
     findings.extend(describe_group(&nodes.unknown_format, "claim").map(|found| {
-        fail("node-formats", "", format!("{found} in a format that this version does not read"))
+        fail("node-formats", "", format!("{found} in a format other than {FORMAT}"))
             .impact("another version of leasehold stored these claims; this version refuses to use their locks")
             .fix("use one version of leasehold in the whole fleet, or versions that docs/upgrading.md allows together")
     }));
     findings.extend(describe_group(&nodes.foreign, "node").map(|found| {
-        warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
-            .impact("another program uses our path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
+        warn("foreign-nodes", "", format!("below {base}, {found}, not leasehold's"))
+            .impact("another program uses leasehold's path. In a lock's folder its nodes slow down each acquire, and the folder stays forever")
             .fix("another path in the URL of all clients; or delete the nodes if they are not needed")
     }));
     findings.extend(describe_group(&nodes.stale_folders, "lock").map(|found| {
@@ -77,7 +78,7 @@ mod tests {
         assert_level(
             &find(NodeSurvey { unknown_format: group(1), ..good.clone() })[0],
             Fail,
-            "1 claim (/leasehold/0) in a format",
+            "1 claim (/leasehold/0) in a format other than 1",
         );
         assert_level(&find(NodeSurvey { foreign: group(5), ..good.clone() })[0], Warn, "5 nodes (/leasehold/0, ");
         assert_level(&find(NodeSurvey { stale_folders: group(2), ..good.clone() })[0], Warn, "checkIntervalMs");

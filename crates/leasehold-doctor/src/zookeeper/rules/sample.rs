@@ -118,7 +118,7 @@ pub(super) fn standalone(address: &str) -> Server {
 /// Three servers with correct settings.
 pub(super) fn three_servers() -> Facts {
     let clock = ClockOffset { ahead: 0, error: Duration::from_millis(2) };
-    let ours =
+    let own =
         vec![Acl::new_const(Permission::ALL, "digest", "u:x"), Acl::new_const(Permission::READ, "world", "anyone")];
     Facts {
         requirements: requirements(),
@@ -127,7 +127,7 @@ pub(super) fn three_servers() -> Facts {
             members: Ok(Members::parse(CONF)),
             probe: Ok(ProbeResult { writes: trips(), clock }),
             nodes: Ok(NodeSurvey { is_complete: true, ..NodeSurvey::default() }),
-            acls: vec![("/leasehold".into(), Ok(ours))],
+            acls: vec![("/leasehold".into(), Ok(own))],
             refuses_anonymous: Some(Ok(true)),
         }),
     }

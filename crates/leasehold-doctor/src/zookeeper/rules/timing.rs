@@ -6,7 +6,7 @@ use super::super::facts::{EnsembleFacts, Fact, Facts, RoundTrips, Server, Unknow
 use super::{format_short, ok, unknown, warn};
 use crate::Finding;
 
-/// A clock that differs from ours by more than this is not synchronized.
+/// A clock that differs from this host's by more than this is not synchronized.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(1);
 /// This many outstanding requests, or more, delay renewals.
 const MANY_OUTSTANDING: u64 = 100;
@@ -19,7 +19,7 @@ fn heartbeat_interval(facts: &Facts) -> Duration {
     visits.min().unwrap_or_else(|| facts.requirements.requested_timeout()) / 6
 }
 
-/// Judges the leader's clock against ours. It matters only for times that people read.
+/// Compares the leader's clock with this host's. It matters only for times that people read.
 pub(super) fn judge_clock(inside: &EnsembleFacts) -> Finding {
     let check = "clock";
     let gap = match &inside.probe {
@@ -32,7 +32,7 @@ pub(super) fn judge_clock(inside: &EnsembleFacts) -> Finding {
     let distance = Duration::from_millis(gap.ahead.unsigned_abs());
     let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
     let found =
-        format!("the leader's is {} {side} ours, give or take {}", format_short(distance), format_short(gap.error));
+        format!("the leader's clock is {} {side} this host's, ± {}", format_short(distance), format_short(gap.error));
     if distance.saturating_sub(gap.error) <= MAX_CLOCK_OFFSET {
         return ok(check, "", found)
             .impact("the ages in `leasehold ls` are right; they are the only use of the leader's clock");
@@ -156,7 +156,7 @@ pub(super) fn judge_fsync(server: &Server, facts: &Facts) -> Finding {
     let (check, address) = ("fsync", &server.address);
     let figure = server.metric("zk_max_fsynctime").and_then(|most| Ok((server.metric("zk_avg_fsynctime")?, most)));
     match figure {
-        // The figures were read after our writes.
+        // The figures were read after the test's writes.
         Ok(_) if facts.has_written_probe() && server.metric("zk_cnt_fsynctime") == Ok(0) => warn(
             check,
             address,
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_clock_offset_is_only_a_warning() {
         assert_level(&judge_clock(&ensemble(-900, 1)), Good, "behind");
-        assert_level(&judge_clock(&ensemble(1_004, 1)), Good, "give or take");
+        assert_level(&judge_clock(&ensemble(1_004, 1)), Good, "ahead of this host's, ± 5.0 ms");
         assert_level(&judge_clock(&ensemble(60_000, 1)), Warn, "do not depend on it");
         assert_level(
             &judge_clock(&EnsembleFacts { probe: Err(UnknownReason::not_reported("it")), ..ensemble(0, 1) }),

@@ -36,7 +36,7 @@ pub(crate) fn judge_voters(voters: &[Voter], settings: &RedlockSettings, require
     findings.extend(independence::judge_same_host(voters));
     findings.extend(independence::judge_versions(&nodes));
     findings.extend(time::judge_clocks(&nodes, settings, requirements));
-    findings.extend(time::judge_our_clock(&nodes));
+    findings.extend(time::judge_local_clock(&nodes));
     findings.extend(time::judge_node_timeout(&nodes, settings, requirements));
     findings.extend(restart::judge_longest_lease(settings, requirements));
     findings.extend(restart::judge_cool_downs(&nodes, settings));

@@ -173,7 +173,7 @@ mod tests {
         let silent = NodeFacts { scripts: Err(QueryError::NoResponse("no answer within 5s".into())), ..sample(1) };
         assert_level(&judge_reachable(&silent, &settings(5), 4), Warn, "stopped responding");
         assert_level(&judge_reachable(&silent, &settings(5), 2), Fail, "no lock can be acquired");
-        assert_level(&judge_reachable(&sample(1), &settings(5), 2), Good, "accepts our login");
+        assert_level(&judge_reachable(&sample(1), &settings(5), 2), Good, "accepts the login");
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub(super) fn judge_cool_downs(nodes: &[&NodeFacts], settings: &RedlockSettings)
             Err(error) => {
                 let finding = unknown(check, address, error)
                     .impact("a node that has restarted does not vote for the longest lease");
-                findings.push(finding.fix("let this user run GET on our keys, and INFO: +get +info"));
+                findings.push(finding.fix("let this user run GET on leasehold's keys, and INFO: +get +info"));
                 continue;
             }
         };

@@ -67,7 +67,7 @@ pub(super) fn judge_clocks(
         let ends = (known().min_by_key(|(_, gap)| gap.ahead_us), known().max_by_key(|(_, gap)| gap.ahead_us));
         if let (Some((_, first)), Some((_, last))) = ends {
             let (distance, error) = (clock_distance(first, last).1, first.uncertainty + last.uncertainty);
-            let found = format!("at most {} apart, give or take {}", format_short(distance), format_short(error));
+            let found = format!("at most {} apart, ± {}", format_short(distance), format_short(error));
             let means = format!("that is within what leases allow for ({})", format_short(allowed));
             findings.push(ok(check, "", found).impact(means));
         }
@@ -75,25 +75,25 @@ pub(super) fn judge_clocks(
     findings
 }
 
-/// Judges the median of the nodes' clocks against ours; `None` if no clock is known.
-pub(super) fn judge_our_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
-    let (check, theirs) = ("clock", median_clock(nodes)?);
-    let ours = ClockOffset { ahead_us: 0, uncertainty: Duration::ZERO };
-    let (least, distance) = clock_distance(&theirs, &ours);
-    let side = direction(&theirs, &ours);
+/// Compares the median of the nodes' clocks with this host's; `None` if no clock is known.
+pub(super) fn judge_local_clock(nodes: &[&NodeFacts]) -> Option<Finding> {
+    let (check, median) = ("clock", median_clock(nodes)?);
+    let local = ClockOffset { ahead_us: 0, uncertainty: Duration::ZERO };
+    let (least, distance) = clock_distance(&median, &local);
+    let side = direction(&median, &local);
     let found = format!(
-        "most of theirs are {} {side} ours, give or take {}",
+        "the median server clock is {} {side} this host's, ± {}",
         format_short(distance),
-        format_short(theirs.uncertainty)
+        format_short(median.uncertainty)
     );
     Some(if least <= MAX_CLOCK_DIFFERENCE {
         ok(check, "", found).impact("tokens come from clocks that seem to be right")
     } else {
         warn(check, "", found)
             .impact(
-                "our clock is wrong, or theirs are. No lease depends on ours. But if theirs are all corrected at once, leases end early or late on a majority: then two clients may hold one lock. Tokens still rise",
+                "this host's clock is wrong, or the servers' clocks are. No lease depends on this host's. But if the servers' clocks are all corrected at once, leases end early or late on a majority: then two clients may hold one lock. Tokens still rise",
             )
-            .fix("synchronize the clocks: chrony or ntpd, on this machine and on theirs")
+            .fix("synchronize the clocks: chrony or ntpd, on this host and on the servers")
     })
 }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn clocks_are_compared_with_the_allowed_drift() {
-        assert_level(&findings([0, 5, -5, 100, 300])[0], Good, "305 ms apart, give or take 2.0 ms");
+        assert_level(&findings([0, 5, -5, 100, 300])[0], Good, "305 ms apart, ± 2.0 ms");
         let one = findings([0, 5, -5, 0, 400]);
         assert_eq!((one.len(), one[0].subject.as_str()), (1, "h5:6379"));
         assert_level(&one[0], Warn, "400 ms ahead of most of the others; leases allow for 302 ms");
@@ -196,18 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn our_own_clock_may_be_the_wrong_one() {
+    fn this_hosts_clock_may_be_the_wrong_one() {
         let all = |millis| {
-            judge_our_clock(&[
+            judge_local_clock(&[
                 &node_with_clock_offset(1, millis),
                 &node_with_clock_offset(2, millis),
                 &node_with_clock_offset(3, 0),
             ])
             .unwrap()
         };
-        assert_level(&all(900), Good, "ahead of ours");
-        assert_level(&all(-60_000), Warn, "1 min behind ours");
-        assert_level(&all(60_000), Warn, "our clock is wrong");
+        assert_level(&all(900), Good, "the median server clock is 900 ms ahead of this host's, ± ");
+        assert_level(&all(-60_000), Warn, "the median server clock is 1 min behind this host's, ± ");
+        assert_level(&all(60_000), Warn, "this host's clock is wrong");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 -- One key's record, as in src/logic.rs.
 -- KEYS: the key, a hash. `m` is the format number and everything but the value, `v` the value, `w` the inboxes of waiting
 -- readers.
--- ARGV: our inbox, the prefix of channels, then the operation's own arguments. Ids have 32 digits,
+-- ARGV: this client's inbox, the prefix of channels, then the operation's own arguments. Ids have 32 digits,
 -- times 16, tokens and versions 20, so that they compare as texts like numbers.
 local NOBODY, ZERO = '00000000000000000000000000000000', '0000000000000000'
 local key, now = KEYS[1], num(clock)
@@ -19,8 +19,8 @@ if m then
   row_until, written = sub(m, 218, 233), sub(m, 234, 249)
 end
 local had_lease, had_keep = lease, keep
-local function plus(time, us)
-  return fmt('%016.0f', num(time) + num(us))
+local function plus(time, micros)
+  return fmt('%016.0f', num(time) + num(micros))
 end
 local function bump()
   generation = generation < clock and clock or plus(generation, 1)
@@ -46,8 +46,9 @@ local function fill(at)
   keep_to(plus(fresh, ARGV[at + 5]))
   if kind == 'V' then call('HSET', key, 'v', ARGV[at + 1]) else call('HDEL', key, 'v') end
 end
--- Stores the record, and notifies waiting readers when the lease has ended.
-local function save(news)
+-- Stores the record, and notifies waiting readers when the lease has ended; `failure` is the error
+-- of its load, if it failed.
+local function save(failure)
   call('HSET', key, 'm', FORMAT .. generation .. keep .. lease .. lease_until .. mark .. mark_until .. token .. version
     .. kind .. of .. fresh .. cost .. row_until .. clock)
   if keep > had_keep then call('PEXPIRE', key, math.ceil((num(keep) - now) / 1000)) end
@@ -56,7 +57,7 @@ local function save(news)
     if inboxes then
       call('HDEL', key, 'w')
       for at = 1, #inboxes, 16 do
-        call('PUBLISH', ARGV[2] .. sub(inboxes, at, at + 15), FORMAT .. had_lease .. fmt('%06d', #key) .. key .. (news or ''))
+        call('PUBLISH', ARGV[2] .. sub(inboxes, at, at + 15), FORMAT .. had_lease .. fmt('%06d', #key) .. key .. (failure or ''))
       end
     end
   end

@@ -1,9 +1,9 @@
 -- ARGV: lease, lease for, keep for, stale for, early.
-local mine = ARGV[3]
+local requested = ARGV[3]
 if generation == ZERO then bump() end
-local free = lease == NOBODY or lease_until <= clock or lease == mine
+local free = lease == NOBODY or lease_until <= clock or lease == requested
 local function lend()
-  lease, lease_until = mine, plus(clock, ARGV[4])
+  lease, lease_until = requested, plus(clock, ARGV[4])
   keep_to(plus(clock, ARGV[5]))
   -- A reader that takes over from another sends no notification: the waiting readers look when the
   -- first lease expires.
