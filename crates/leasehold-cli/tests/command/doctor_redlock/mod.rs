@@ -148,7 +148,7 @@ async fn unreachable_servers_are_failures_without_a_majority() {
 async fn servers_that_would_cool_down_are_named() {
     let set = IndependentServers::start_with(3, &Redis::new()).await.unwrap();
     let new = doctor_report(&format!("{}&strict=600s", redlock_url(set.servers()))).await.1;
-    assert!(text_of(assert_finding(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
+    assert!(text_of(assert_finding(&new, "cool-down", "warn"), "found").contains("from its first use on"), "{new:#}");
 }
 
 /// A Redis whose clock is wrong by this many seconds, as FAKETIME takes them: `+900`.
@@ -275,7 +275,7 @@ async fn a_wrong_password_and_missing_permissions_are_reported_for_each_server()
         "strict needs no word"
     );
     let untold = some("-info").await;
-    for check in ["same-server", "abstains", "replicas", "memory"] {
+    for check in ["same-server", "cool-down", "replicas", "memory"] {
         assert_eq!(subjects(&untold, check, "unknown"), [set.server(2).addr().to_string()], "{check}: {untold:#}");
     }
     assert_eq!(subjects(&untold, "run-id", "fail").len(), 1);

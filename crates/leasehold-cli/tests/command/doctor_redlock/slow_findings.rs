@@ -41,35 +41,35 @@ async fn servers_in_a_cool_down_are_named_with_its_remaining_time() {
         tokio::task::spawn_blocking(run).await.unwrap();
     };
     let new = strict().await;
-    assert!(text_of(assert_finding(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
+    assert!(text_of(assert_finding(&new, "cool-down", "warn"), "found").contains("from its first use on"), "{new:#}");
     take().await;
     // Some nodes may have received the request slightly later than the majority.
     let all = eventually(TEST_TIMEOUT, || async {
         let output = strict().await;
-        let well = findings_of(&output, "abstains").iter().all(|one| one["level"] == "ok");
+        let well = findings_of(&output, "cool-down").iter().all(|one| one["level"] == "ok");
         if well { Ok(output) } else { Err(format!("{output:#}")) }
     });
-    assert_eq!(findings_of(&all.await, "abstains").len(), 1);
+    assert_eq!(findings_of(&all.await, "cool-down").len(), 1);
 
     let restarted = set.server(2).addr().to_string();
     for _ in 0..20 {
         set.server_mut(2).restart(Data::Wipe).await.unwrap();
         let untouched = strict().await;
-        assert_eq!(subjects(&untouched, "abstains", "warn"), std::slice::from_ref(&restarted), "{untouched:#}");
+        assert_eq!(subjects(&untouched, "cool-down", "warn"), std::slice::from_ref(&restarted), "{untouched:#}");
         assert!(
-            text_of(findings_of(&untouched, "abstains")[0], "found").contains("from its first use on"),
+            text_of(findings_of(&untouched, "cool-down")[0], "found").contains("from its first use on"),
             "{untouched:#}"
         );
         take().await;
         let touched = strict().await;
-        let Some(finding) = findings_of(&touched, "abstains").into_iter().find(|one| one["level"] == "warn") else {
+        let Some(finding) = findings_of(&touched, "cool-down").into_iter().find(|one| one["level"] == "warn") else {
             continue; // The machine was so slow that the cool-down is over.
         };
         if text_of(finding, "found").contains("cools down for another") {
             assert_eq!(text_of(finding, "subject"), restarted);
             // For a longer lease than the cool-down, all of them would have to wait.
             let (code, longer) = doctor_report(&url.replace("strict=5s", "strict=1h")).await;
-            assert_eq!((code, subjects(&longer, "abstains", "fail").len()), (2, 3), "{longer:#}");
+            assert_eq!((code, subjects(&longer, "cool-down", "fail").len()), (2, 3), "{longer:#}");
             return;
         }
     }

@@ -111,7 +111,7 @@ fn read_vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
 /// One finding for each node that is in its cool-down or about to begin it; empty without strict
 /// mode.
 pub(super) fn judge_cool_downs(nodes: &[&NodeFacts], settings: &RedlockSettings) -> Vec<Finding> {
-    let (check, Some(longest)) = ("abstains", settings.strict) else { return Vec::new() };
+    let (check, Some(longest)) = ("cool-down", settings.strict) else { return Vec::new() };
     let masters: Vec<_> = nodes.iter().filter(|node| node.master.is_some()).collect();
     let states: Vec<_> = masters.iter().map(|node| (node, read_vote_state(node, longest))).collect();
     let voting = states
