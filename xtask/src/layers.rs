@@ -56,6 +56,7 @@ const LAYERS: [Layer; 20] = [
     (
         "internals",
         &[
+            "types",
             "logic",
             "random",
             "metrics",
