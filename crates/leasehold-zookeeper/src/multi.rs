@@ -114,7 +114,8 @@ impl fmt::Display for MultiWriteError {
 impl std::error::Error for MultiWriteError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::RequestFailed { source } | Self::OperationFailed { source, .. } => Some(source),
+            // The text above contains the cause, so the chain goes on behind it.
+            Self::RequestFailed { source } | Self::OperationFailed { source, .. } => source.source(),
         }
     }
 }

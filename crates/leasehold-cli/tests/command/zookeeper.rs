@@ -97,7 +97,8 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     let sessions = (Duration::from_secs(2), Duration::from_secs(30));
     let server = zookeeper::ZooKeeper::new().session_bounds(sessions.0, sessions.1).start().await.unwrap();
     let url = zookeeper_url(&server);
-    // The grace alone would be longer than a lease.
+    // The server's longest session, 30 s, ends long before the TTL, and before the first command's
+    // grace. Both commands run to their end all the same.
     let one = ["run", "--engine", &url, "--ttl", "300s", "--grace", "140s", "job", "--", "sleep", "12"];
     let two = ["run", "--engine", &url, "--ttl", "60s", "--grace", "29s", "other", "--", "sleep", "12"];
     for (code, output) in <[_; 2]>::from(tokio::join!(run_with_output(&one), run_with_output(&two))) {

@@ -32,6 +32,8 @@ pub struct Progress {
     pub activity: String,
 }
 
+/// What follows from the events so far: the progress to show, who holds a lock or runs a tick, and
+/// which workers run.
 #[derive(Debug, Default)]
 struct RunStateInner {
     progress: Progress,

@@ -94,7 +94,7 @@ impl Fixture {
     }
 
     /// Closes all connections and waits until they are gone: PostgreSQL answers before they close.
-    pub(crate) async fn kill_idle_connections(&self) {
+    pub(crate) async fn kill_all_connections(&self) {
         let before: HashSet<_> = self.connections().await.iter().map(|one| one.id).collect();
         self.kill_connections(|one| before.contains(&one.id)).await;
         eventually(TEST_TIMEOUT, || async {

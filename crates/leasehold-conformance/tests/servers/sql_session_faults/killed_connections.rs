@@ -109,7 +109,7 @@ async fn a_killed_idle_connection_is_replaced(kind: DatabaseKind) {
             assert!(guard.token().0 > last);
             last = guard.token().0;
             let _ = guard.release().await.expect("a release");
-            table.fixture.kill_idle_connections().await;
+            table.fixture.kill_all_connections().await;
         }
     }
 }

@@ -45,14 +45,14 @@ fn statement_based_binlog_fails() {
 #[test]
 fn a_short_statement_timeout_is_a_warning() {
     assert_level(&judge_statement_timeout("h", &postgres(), &postgres_requirements()), Good, "not set");
-    let soon = postgres().with_setting("statement_timeout", "200");
-    assert_level(&judge_statement_timeout("h", &soon, &postgres_requirements()), Warn, "200 ms");
-    let later = postgres().with_setting("statement_timeout", "5000");
-    assert_level(&judge_statement_timeout("h", &later, &postgres_requirements()), Good, "5 s");
+    let short = postgres().with_setting("statement_timeout", "200");
+    assert_level(&judge_statement_timeout("h", &short, &postgres_requirements()), Warn, "200 ms");
+    let long_enough = postgres().with_setting("statement_timeout", "5000");
+    assert_level(&judge_statement_timeout("h", &long_enough, &postgres_requirements()), Good, "5 s");
     assert_level(
         &judge_statement_timeout(
             "h",
-            &later,
+            &long_enough,
             &Requirements { technique: Technique::Session, ..postgres_requirements() },
         ),
         Good,

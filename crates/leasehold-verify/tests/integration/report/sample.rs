@@ -79,7 +79,7 @@ pub(crate) fn sample_history(scenario: Scenario) -> (Vec<Event>, Verdict) {
         lane_workers: lanes,
         workers,
     };
-    simulation.run();
+    simulation.add_events();
     simulation.finish()
 }
 
@@ -112,8 +112,8 @@ impl Simulation {
         self.scenario.crashes.iter().find(|(from, to)| (*from..*to).contains(&t)).map_or(t, |(_, to)| to + 40 * MS)
     }
 
-    /// Adds the events of all grants.
-    fn run(&mut self) {
+    /// Adds the events of all workers and their grants.
+    fn add_events(&mut self) {
         for (worker, from) in self.lane_workers.clone() {
             let state = WorkerState::Started { lane: worker - 1, pid: 4_000 + worker };
             self.events.push(Event::Worker { t: from, worker, state });

@@ -61,7 +61,7 @@ pub(super) fn judge_longest_lease(settings: &RedlockSettings, requirements: &Req
     Some(if requirements.ttl > longest {
         fail(check, "", found)
             .impact(format!(
-                "leases of {} are refused: strict mode does not wait long enough for them",
+                "locks with a TTL of {} are refused: the cool-down of strict mode is shorter than they are",
                 format_short(requirements.ttl)
             ))
             .fix("strict= in the URL of all clients at least as long as the longest TTL; or a shorter TTL")
