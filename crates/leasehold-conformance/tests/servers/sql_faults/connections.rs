@@ -150,32 +150,34 @@ async fn until_wakeup_lock_held(fixture: &Fixture, wakeup_lock: &str, not: u64) 
     .await
 }
 
-/// A firewall drops the connection that listens, without closing it: the next check of the server's
-/// load gets no reply, and the client listens on a new connection.
+/// A firewall drops the connections of a waiter without closing them: the connection that listens, or
+/// that waits for a wake-up lock, is replaced when a reply is overdue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_listening_connection_is_replaced() {
+async fn silent_connections_of_a_waiter_are_replaced() {
     // A heartbeat and the end of the lease would find the grant as well, but are due later than
     // anything here.
     const HEARTBEAT_IS_FAR: Duration = Duration::from_secs(7200);
-    let (fixture, ahead) = (Fixture::new(DatabaseKind::Postgres).await, ShiftedClock::new());
-    let (near, proxy) = (fixture.open_locks(HEARTBEAT_IS_FAR).await, fixture.proxy().await);
-    let url = format!("{}?connect-timeout=20s", fixture.url_at(proxy.addr()));
-    let far = ahead.open_locks(&url, HEARTBEAT_IS_FAR).await;
-    let guard = acquire(&near, "a").await;
-    let waiter = tokio::spawn(async move { far.mutex("a").timeout(HEARTBEAT_IS_FAR).lock().await });
-    until_queued(&near, "a", 1).await;
-    for number in 1..=proxy.counts().accepted {
-        proxy.silence(number);
-    }
-    let _ = guard.release().await.expect("a release");
-    let mut passed = Duration::ZERO;
-    eventually(TEST_TIMEOUT, || {
-        if !waiter.is_finished() && passed < Duration::from_secs(600) {
-            ahead.advance(Duration::from_secs(1));
-            passed += Duration::from_secs(1);
+    for kind in BOTH {
+        let (fixture, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
+        let (near, proxy) = (fixture.open_locks(HEARTBEAT_IS_FAR).await, fixture.proxy().await);
+        let url = format!("{}?connect-timeout=20s", fixture.url_at(proxy.addr()));
+        let far = ahead.open_locks(&url, HEARTBEAT_IS_FAR).await;
+        let guard = acquire(&near, "a").await;
+        let waiter = tokio::spawn(async move { far.mutex("a").timeout(HEARTBEAT_IS_FAR).lock().await });
+        until_queued(&near, "a", 1).await;
+        for number in 1..=proxy.counts().accepted {
+            proxy.silence(number);
         }
-        std::future::ready(if waiter.is_finished() { Ok(()) } else { Err("the waiter was not granted the lock") })
-    })
-    .await;
-    assert!(waiter.await.expect("no panic").expect("a lock").is_held());
+        let _ = guard.release().await.expect("a release");
+        let mut passed = Duration::ZERO;
+        eventually(TEST_TIMEOUT, || {
+            if !waiter.is_finished() && passed < Duration::from_secs(600) {
+                ahead.advance(Duration::from_secs(1));
+                passed += Duration::from_secs(1);
+            }
+            std::future::ready(if waiter.is_finished() { Ok(()) } else { Err("the waiter was not granted the lock") })
+        })
+        .await;
+        assert!(waiter.await.expect("no panic").expect("a lock").is_held());
+    }
 }

@@ -32,6 +32,9 @@ use crate::logic::lease as rules;
 use crate::logic::local_hand_off::LocalHandOff;
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
+/// The least time for a reply on a connection that may be dead.
+const MIN_REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// The time limit of a step for which no claim's TTL sets one.
 pub(super) const DEFAULT_STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -232,6 +235,13 @@ impl LeaseEngine {
         let lock_states: Vec<Arc<LockState>> = lock(&self.lock_states).values().cloned().collect();
         let waiting = lock_states.iter().filter_map(|state| state.lock().waiters.values().map(|one| one.ttl).min());
         held.into_iter().chain(waiting).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Time limit for a reply where a connection may have been dropped without an end, so that none
+    /// comes: a third of the shortest TTL, but at least [`MIN_REPLY_TIMEOUT`], and at most the timeout
+    /// of connecting.
+    pub(super) fn reply_timeout(&self) -> Duration {
+        self.pool.config.connect_timeout.min((self.shortest_ttl() / 3).max(MIN_REPLY_TIMEOUT))
     }
 
     /// Whether this client holds any lock.

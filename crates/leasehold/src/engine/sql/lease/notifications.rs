@@ -184,18 +184,13 @@ async fn wait_for_check(engine: &Weak<LeaseEngine>, clock: &Clock) {
     }
 }
 
-/// The least time for a reply on the listening connection.
-const MIN_REPLY_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Bounds a statement on the listening connection by the timeout of connecting and by a third of the
-/// shortest TTL.
+/// Bounds a statement on the listening connection.
 async fn within_timeout<T>(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
     statement: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let most = engine.upgrade().map_or(Duration::MAX, |engine| engine.shortest_ttl() / 3);
-    let timeout = pool.config.connect_timeout.min(most.max(MIN_REPLY_TIMEOUT));
+    let timeout = engine.upgrade().map_or(pool.config.connect_timeout, |engine| engine.reply_timeout());
     pool.config.clock.timeout(timeout, statement).await.unwrap_or_else(|_| Err(Failure::timed_out(timeout)))
 }
 

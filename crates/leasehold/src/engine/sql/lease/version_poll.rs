@@ -77,8 +77,10 @@ impl LeaseEngine {
         let names: Vec<&str> = rows.iter().map(|(lock_state, _)| lock_state.name.as_str()).collect();
         let (sql, values) = self.sql.versions(&names);
         let mut connection = self.pool.borrow().await?;
-        let reply = self.run(&mut connection, &sql, &values).await?;
+        let within = self.reply_timeout();
+        let reply = self.clock.timeout(within, self.run(&mut connection, &sql, &values)).await;
         drop(connection);
+        let reply = reply.unwrap_or_else(|_| Err(Failure::timed_out(within)))?;
         let mut found: HashMap<&str, i64> = HashMap::new();
         for row in &reply.rows {
             if let [name, version] = &row[..]

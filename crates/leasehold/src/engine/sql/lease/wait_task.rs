@@ -149,8 +149,8 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
 }
 
 /// Waits on the wake-up lock of a claim, on `connection`, which is opened if necessary and kept.
-/// `Some(true)`: the wake-up lock is free. `Some(false)`: it was not released within
-/// [`MAX_WAKEUP_WAIT`]. `None`: there is no connection for that, or it broke.
+/// `Some(true)`: the wake-up lock is free. `Some(false)`: it was not released within a third of the
+/// shortest TTL, or [`MAX_WAKEUP_WAIT`]. `None`: there is no connection for that, or it broke.
 async fn wait_for_wakeup(
     engine: &Arc<LeaseEngine>,
     connection: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
@@ -164,11 +164,14 @@ async fn wait_for_wakeup(
     }
     let (open, _) = connection.as_mut()?;
     let name = wakeup_locks::lock_name(claim);
-    let values = [Value::from(name.as_str()), Value::Int(MAX_WAKEUP_WAIT.as_secs() as i64), Value::from(name.as_str())];
+    // MySQL waits for whole seconds.
+    let wait = (engine.shortest_ttl() / 3).clamp(Duration::from_secs(1), MAX_WAKEUP_WAIT).as_secs();
+    let values = [Value::from(name.as_str()), Value::Int(wait as i64), Value::from(name.as_str())];
     // Released at once, so that other waiters on it do not wait for this client.
     let statement = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
     let timed_out = || Err(Failure::ConnectionLost("waiting for a wake-up lock timed out".into()));
-    match engine.clock.timeout(MAX_WAKEUP_WAIT * 2, statement).await.unwrap_or_else(|_| timed_out()) {
+    let within = Duration::from_secs(wait) + engine.reply_timeout();
+    match engine.clock.timeout(within, statement).await.unwrap_or_else(|_| timed_out()) {
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "cannot wait for a wake-up lock");
