@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the checks that every change must pass.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::part_runner::{self, PartRunner, Tier};
@@ -57,10 +58,35 @@ const PUBLISHED: [&str; 8] = [
     "leasehold-cli",
 ];
 
-/// Makes the package of each published crate.
+/// Makes the package of each published crate, and builds it unless `options` has `--no-verify`.
 pub(crate) fn package(options: &[&str]) -> TaskResult {
+    if !options.contains(&"--no-verify") {
+        remove_unpacked_packages()?;
+    }
     let crates: Vec<&str> = PUBLISHED.iter().flat_map(|name| ["--package", name]).collect();
     run_cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &crates].concat())
+}
+
+/// Removes our packages of an earlier run. cargo unpacks them beside the sources of other crates, by
+/// name and version, and would build the old code again: the version of ours stays the same.
+fn remove_unpacked_packages() -> TaskResult {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).ok_or("no home folder")?;
+    let Ok(registries) = fs::read_dir(home.join("registry/src")) else { return Ok(()) };
+    for registry in registries {
+        // The registry of the packages themselves has no host in its name.
+        let registry = registry?;
+        if !registry.file_name().to_string_lossy().starts_with('-') {
+            continue;
+        }
+        for package in fs::read_dir(registry.path())? {
+            let package = package?;
+            if package.file_name().to_string_lossy().starts_with("leasehold") {
+                fs::remove_dir_all(package.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The library as a new user adds it: the build of the whole workspace has every feature.
