@@ -58,13 +58,22 @@ const PUBLISHED: [&str; 8] = [
     "leasehold-cli",
 ];
 
+/// Where packages are built.
+const PACKAGE_TARGET: &str = "target/packages";
+
 /// Makes the package of each published crate, and builds it unless `options` has `--no-verify`.
 pub(crate) fn package(options: &[&str]) -> TaskResult {
+    let mut target = Vec::new();
     if !options.contains(&"--no-verify") {
         remove_unpacked_packages()?;
+        // Nor does cargo compile a package of the same version again.
+        if Path::new(PACKAGE_TARGET).exists() {
+            fs::remove_dir_all(PACKAGE_TARGET)?;
+        }
+        target = vec!["--target-dir", PACKAGE_TARGET];
     }
     let crates: Vec<&str> = PUBLISHED.iter().flat_map(|name| ["--package", name]).collect();
-    run_cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &crates].concat())
+    run_cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &target[..], &crates].concat())
 }
 
 /// Removes our packages of an earlier run. cargo unpacks them beside the sources of other crates, by
