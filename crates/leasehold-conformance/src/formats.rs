@@ -5,6 +5,8 @@ use leasehold::{Error, ErrorKind, Locks};
 /// Asserts that lock `a`, which is stored in format 2, is neither granted nor shown as free.
 pub async fn assert_lock_format_refused(locks: &Locks) {
     assert_names_both(&locks.mutex("a").try_lock().await.expect_err("the lock is in another format"));
+    let leader = locks.election("a").leader().await;
+    assert!(leader.is_err(), "there may be a leader: {leader:?}");
     let damage = match locks.inspect("a").await {
         Ok(view) => view.damage.expect("damage"),
         Err(error) => error.to_string(),

@@ -134,13 +134,7 @@ fn parse(value: &str) -> Result<JobRecord> {
         serde_json::from_str(value).map_err(|error| corrupt(format!("the job's record is not JSON ({error})")))?;
     match raw.get("v").and_then(serde_json::Value::as_u64) {
         Some(v) if v == u64::from(RECORD_FORMAT) => {}
-        Some(v) => {
-            let message = format!(
-                "the job's record has format {v}, and this version of leasehold reads format {RECORD_FORMAT}, so no tick runs; \
-                 use the version that wrote it (docs/upgrading.md)"
-            );
-            return Err(Error::new(ErrorKind::UnknownFormat, message));
-        }
+        Some(v) => return Err(Error::unknown_format(v, RECORD_FORMAT)),
         None => return Err(corrupt("the job's record has no format number".into())),
     }
     serde_json::from_value(raw).map_err(|error| corrupt(format!("the job's record is damaged ({error})")))
@@ -187,7 +181,7 @@ mod tests {
         for (text, expected) in [
             ("nonsense", "not JSON"),
             ("{}", "has no format number"),
-            (&*good.replace("\"v\":1", "\"v\":2"), "has format 2, and this version of leasehold reads format 1"),
+            (&*good.replace("\"v\":1", "\"v\":2"), "in format 2, and this version of leasehold reads format 1"),
             (&*good.replace("\"watermark\":5", "\"watermark\":\"x\""), "is damaged"),
             (&*good.replace("\"watermark\":5,", ""), "is damaged"),
         ] {

@@ -7,8 +7,10 @@ mod capabilities;
 mod claim;
 mod lease;
 mod loss_events;
+mod record;
 mod secrets;
 mod url;
+mod view;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod wrong_service;
 
@@ -35,10 +37,12 @@ pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
 pub use self::claim::{Claim, LockOptions};
 pub use self::lease::LostReason;
 pub use self::loss_events::{LossBroadcaster, LossEvent, LossEvents};
+pub use self::record::{Record, RecordStore, ServerRun};
 pub use self::secrets::is_exposed;
 pub use self::url::EngineUrl;
 #[cfg(test)]
 pub(crate) use self::url::SCHEMES;
+pub use self::view::{ContenderView, ForceReleaseOutcome, LockView};
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub(crate) use self::wrong_service::Product;
 
@@ -49,8 +53,8 @@ pub use crate::logic::lease::Drift;
 pub use crate::logic::table::Refusal;
 use crate::logic::table::ReleaseEffect;
 #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
-use crate::logic::table::{Contender, Verdict};
-use crate::types::{ClaimId, Error, ErrorKind, Holder, Instant, LockName, Mode, Result, Token};
+use crate::logic::table::Verdict;
+use crate::types::{ClaimId, Error, Instant, LockName, Token};
 
 /// One call to an engine: a future that is complete after one bounded step. The caller may drop it
 /// at any time. The step may have taken effect all the same, so the caller then calls
@@ -268,197 +272,6 @@ impl From<ReleaseEffect> for ReleaseReply {
     }
 }
 
-/// A holder or a waiter of a lock, as inspection shows it.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// # let locks = leasehold::Locks::open("memory:").await?;
-/// let guard = locks.mutex("stock:42").describe("order 7").lock().await?;
-/// let holder = &locks.inspect("stock:42").await?.holders[0];
-/// assert_eq!((holder.claim, holder.token), (guard.claim_id(), Some(guard.token())));
-/// assert_eq!(&*holder.holder.description, "order 7");
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ContenderView {
-    /// The claim's id; `Debug` shows only a part of it.
-    pub claim: ClaimId,
-    /// The mode in which it holds the lock, or wants to.
-    pub mode: Mode,
-    /// The grant's token; `None` for a waiter.
-    pub token: Option<Token>,
-    /// Host, pid and program of its process, and the description that the program gave.
-    pub holder: Holder,
-    /// How long it has held, or a waiter has waited.
-    pub age: Duration,
-    /// The time until its lease, or a waiter's queue position, expires unless renewed.
-    pub remaining: Duration,
-}
-
-/// A lock, as inspection shows it.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// # let locks = leasehold::Locks::open("memory:").await?;
-/// let guard = locks.mutex("stock:42").lock().await?;
-/// let view = locks.inspect("stock:42").await?;
-/// assert_eq!((view.holders.len(), view.waiters.len()), (1, 0));
-/// assert_eq!(view.last_token, Some(guard.token()));
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockView {
-    /// The name of the lock.
-    pub name: LockName,
-    /// The holders, in the order of their grants. An owner's further claims may be listed next to
-    /// its first one.
-    pub holders: Vec<ContenderView>,
-    /// The waiters, in the order of the queue.
-    pub waiters: Vec<ContenderView>,
-    /// The highest token granted for this lock so far; `None` if the engine does not store it.
-    pub last_token: Option<Token>,
-    /// `Some`: no holder is known, but the engine grants this lock only after this time (`strict`),
-    /// because servers restarted and may have lost the lease of a holder. `None`: no cool-down.
-    pub cool_down: Option<Duration>,
-    /// What is wrong with the stored data of the lock, and then the other fields are empty; `None`
-    /// if it is intact.
-    pub damage: Option<String>,
-}
-
-impl ContenderView {
-    /// The view of a holder, or of a waiter if `token` is `None`. It has held or waited for `age`,
-    /// and expires after `left` unless renewed.
-    pub fn new(
-        claim: ClaimId,
-        mode: Mode,
-        token: Option<Token>,
-        holder: Holder,
-        age: Duration,
-        left: Duration,
-    ) -> Self {
-        Self { claim, mode, token, holder, age, remaining: left }
-    }
-
-    /// The view, at `now`, of an entry in a lock table that has held or waited since `since`.
-    #[cfg(any(feature = "memory", all(feature = "file", target_os = "linux")))]
-    pub(crate) fn from_contender<N>(contender: &Contender<N>, holder: Holder, since: Instant, now: Instant) -> Self {
-        let token = (contender.token > Token::default()).then_some(contender.token);
-        Self::new(
-            contender.claim,
-            contender.mode,
-            token,
-            holder,
-            now.duration_since(since),
-            contender.expires_at.duration_since(now),
-        )
-    }
-}
-
-impl LockView {
-    /// The view of a lock without holders and waiters, for which the engine stores nothing.
-    pub fn free(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, cool_down: None, damage: None }
-    }
-
-    /// Checks that the holders in this view are all that there are: they are not if the stored data
-    /// cannot be read.
-    ///
-    /// # Errors
-    /// `Corrupt`, with [`damage`](Self::damage).
-    pub fn check_intact(&self) -> Result<()> {
-        match &self.damage {
-            Some(damage) => Err(Error::new(ErrorKind::Corrupt, damage.clone()).about_lock(&self.name)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The result of a force release.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// # let locks = leasehold::Locks::open("memory:").await?;
-/// let guard = locks.mutex("stock:42").lock().await?;
-/// let outcome = locks.force_release("stock:42", guard.claim_id()).await?;
-/// assert!(outcome.fence_token > Some(guard.token()), "write it to the resource");
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ForceReleaseOutcome {
-    /// The claim that was force released. `None`: it had ended already, and nothing changed.
-    pub contender: Option<ContenderView>,
-    /// The token to write to the resource, which then refuses the force-released holder and no
-    /// other. It is higher than that holder's token, and lower than the token of every other
-    /// holder, present or future.
-    ///
-    /// `None` if there is no token to refuse, because the claim had ended or was a waiter. Also
-    /// `None` if no such number exists: a remaining holder, or in ZooKeeper the next waiter, has a
-    /// lower token or the very next one.
-    ///
-    /// In a lease table, a client may have assigned a lower token to a waiter of its own before the
-    /// force release. That client then reports the lock as lost.
-    pub fence_token: Option<Token>,
-}
-
-impl ForceReleaseOutcome {
-    /// The result for an engine to return; see the fields.
-    pub fn new(contender: Option<ContenderView>, fence_token: Option<Token>) -> Self {
-        Self { contender, fence_token }
-    }
-}
-
-/// A small text that the engine stores under a name, beside the locks and independent of them.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// # let locks = leasehold::Locks::open("memory:").await?;
-/// let records = locks.records()?;
-/// assert_eq!(records.get("last-run").await?.version, 0, "it does not exist");
-/// let record = records.compare_and_set("last-run", 0, "12:00").await?.expect("written");
-/// assert_eq!(record.value, "12:00");
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Rises with every write of this record, also over its removal. 0: the record does not exist.
-    pub version: u64,
-    /// Empty if the record does not exist.
-    pub value: String,
-    /// When it was read or written, on the engine's clock: time since 1970, UTC. Never a client's
-    /// clock.
-    pub engine_time: Duration,
-}
-
-impl Record {
-    /// What reading a record returns that does not exist.
-    pub fn absent(engine_time: Duration) -> Self {
-        Self { version: 0, value: String::new(), engine_time }
-    }
-}
-
-/// A run of an engine's servers: from a start, a promotion or a flush until the next one. A run
-/// keeps the data that it acknowledged, but may have lost data from before it began.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// # let locks = leasehold::Locks::open("memory:").await?;
-/// let records = locks.records()?;
-/// let (_record, run) = records.get_in_run(&leasehold::LockName::new("last-run")?).await?;
-/// assert!(run.is_none(), "this engine reports no runs");
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerRun {
-    /// Its id, different for each run. Only a flush begins a run without a new id.
-    pub id: String,
-    /// When a client first saw this run, on the engine's clock. Everything that an earlier run
-    /// acknowledged was acknowledged before that.
-    pub began_at: Duration,
-}
-
 /// A step that fails with `Unsupported`; the error names the capability that the engine lacks.
 fn unsupported_step<T>(capabilities: &Capabilities, capability: &str) -> Step<T> {
     Step::ready(Err(capabilities.unsupported_error(capability)))
@@ -618,58 +431,4 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn liveness_fd(&self) -> Option<std::os::fd::OwnedFd> {
         None
     }
-}
-
-/// Small texts beside the locks, each with a version that a writer must have read.
-///
-/// As those of [`Engine`], every method takes one bounded step that is safe to repeat.
-///
-/// ```
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// use leasehold::{LockName, clock::Clock, engine::{Engine, RecordStore}, registry};
-///
-/// let store = registry::open("memory:", &Clock::system()).await?.records().expect("records");
-/// assert_eq!(store.get(LockName::new("last-run")?).await?.version, 0);
-/// # Ok::<(), leasehold::Error>(()) }).unwrap();
-/// ```
-pub trait RecordStore: Send + Sync + 'static {
-    /// Reads a record, and the engine's clock at that moment.
-    fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
-
-    /// Reads a record, and in the same step the run of the servers that answered. A run of `None`:
-    /// the engine never loses data that it acknowledged, or cannot detect such a loss.
-    ///
-    /// Only an engine that may lose data *and* can detect it overrides this and
-    /// [`compare_and_set_in_run`](Self::compare_and_set_in_run).
-    fn get_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
-        let read = self.get(name);
-        Step::new(async move { Ok((read.await?, None)) })
-    }
-
-    /// Writes a record if its version is still `expected_version`, the version that was read (zero:
-    /// the record must not exist). `None`: it has another version, and was not written. An empty
-    /// value removes the record.
-    ///
-    /// The versions of a name rise over everything ever written to it, removals included. A write
-    /// gives the version after the highest that the engine knows, or the engine's time in
-    /// microseconds since 1970 if that is higher. So a late writer that read an old version never
-    /// succeeds, also if the engine has dropped what it knew of a removed record.
-    fn compare_and_set(self: Arc<Self>, name: LockName, expected_version: u64, value: String) -> Step<Option<Record>>;
-
-    /// Writes a record as [`compare_and_set`](Self::compare_and_set) does, but only if the servers
-    /// are still in `run`, in which the record was read. In another run it writes nothing and
-    /// returns `None`, because versions may repeat after a loss of data.
-    fn compare_and_set_in_run(
-        self: Arc<Self>,
-        name: LockName,
-        expected_version: u64,
-        value: String,
-        run: ServerRun,
-    ) -> Step<Option<Record>> {
-        drop(run);
-        self.compare_and_set(name, expected_version, value)
-    }
-
-    /// The names of all records that start with `prefix`, in order.
-    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;
 }

@@ -32,7 +32,7 @@ pub fn next_strategy(current: WaitStrategy, usage: Option<ConnectionUsage>, is_h
     match (usage, current) {
         (None, _) => WaitStrategy::Poll,
         (Some(_), _) if is_holder => WaitStrategy::Listen,
-        (Some(usage), WaitStrategy::Listen) if usage.used * 2 > usage.limit => WaitStrategy::Poll,
+        (Some(usage), WaitStrategy::Listen) if usage.is_scarce() => WaitStrategy::Poll,
         (Some(usage), WaitStrategy::Poll) if usage.used * 4 >= usage.limit => WaitStrategy::Poll,
         (Some(_), _) => WaitStrategy::Listen,
     }

@@ -1,7 +1,7 @@
 //! Locks and records that another version stored in another format.
 
-use leasehold::LostReason;
 use leasehold::clock::ManualClock;
+use leasehold::{ErrorKind, LostReason};
 use leasehold_conformance::formats::{assert_lock_format_refused, assert_record_format_refused};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::Server;
@@ -47,4 +47,29 @@ async fn a_held_lock_that_gets_another_format_is_lost_alone() {
     clock.advance(LONG_TTL / 3);
     assert_eq!(timeout(TEST_TIMEOUT, guard.lost()).await.expect("a loss"), LostReason::Revoked);
     assert!(other.is_held());
+}
+
+/// Neither a byte that is no text nor a state without a letter is a free lock. The error leaves the
+/// client's connection as it is: its other lock stays held, on the same connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_that_no_version_wrote_is_an_error_and_keeps_the_connection() {
+    let fixture = Fixture::new().await;
+    let locks = fixture.locks(LONG_TTL).await;
+    let other = locks.mutex("b").lock().await.expect("the lock");
+    let connections = async || fixture.command_text(&["INFO", "stats"]).await;
+    let accepted = |stats: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.expect("a count").trim().parse::<u64>().expect("a number")
+    };
+    let before = accepted(&connections().await);
+    for state in ["string.char(255) .. 'H'", "'1'", "'1Z0000'", "''"] {
+        let script = format!("return redis.call('HSET', KEYS[1], 'm', {state})");
+        fixture.command(&["EVAL", &script, "1", &fixture.key("a")]).await;
+        let error = locks.mutex("a").try_lock().await.expect_err("no such state");
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Corrupt, false), "{state}: {error}");
+    }
+    let opened_by_commands = accepted(&connections().await) - before;
+    assert!(other.is_held());
+    // Each command of the test has a connection of its own.
+    assert_eq!(opened_by_commands, 5, "the client has opened no connection");
 }

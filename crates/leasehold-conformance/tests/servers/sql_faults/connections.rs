@@ -181,3 +181,26 @@ async fn silent_connections_of_a_waiter_are_replaced() {
         assert!(waiter.await.expect("no panic").expect("a lock").is_held());
     }
 }
+
+/// After a burst of statements, the connections that it needed are closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_a_burst_are_closed() {
+    for kind in BOTH {
+        let (fixture, ahead) = (Fixture::new(kind).await, ShiftedClock::new());
+        let locks = ahead.open_locks(&fixture.url(), LASTING).await;
+        let names: Vec<String> = (0..32).map(|number| format!("burst-{number}")).collect();
+        let acquired = futures_util::future::join_all(names.iter().map(|name| acquire(&locks, name))).await;
+        let peak = fixture.connections().await.len();
+        assert!(peak > 3, "{kind:?}: the burst took {peak} connections");
+        for guard in acquired {
+            let _ = guard.release().await.expect("a release");
+        }
+        // One in the pool, and on PostgreSQL one that listens; MariaDB has one for wake-up locks.
+        ahead.advance(Duration::from_secs(30));
+        eventually(TEST_TIMEOUT, || async {
+            let open = fixture.connections().await.len();
+            if open <= 3 { Ok(()) } else { Err(format!("{kind:?}: {open} of {peak} connections")) }
+        })
+        .await;
+    }
+}

@@ -142,7 +142,7 @@ pub fn socket_file(client: u128) -> String {
     format!("{client:032x}.socket")
 }
 
-/// Returns the names of at most `limit` files of a folder, chosen anew by each call, and the number
+/// Returns the names of at most `limit` files of a folder, which differ from call to call, and the number
 /// of files in it (at most 16,384 are counted).
 pub(super) fn sample_files(dir: &Dir, limit: usize) -> (Vec<String>, usize) {
     const MAX_COUNTED: usize = 16_384;

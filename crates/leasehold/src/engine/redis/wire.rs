@@ -589,6 +589,12 @@ mod tests {
     }
 
     #[test]
+    fn the_scripts_and_the_code_have_one_format_number() {
+        assert!(lua::PRELUDE.contains(&format!("local FORMAT = '{FORMAT}'")));
+        assert!(lua!("inspect").contains(&format!("== '{FORMAT}B'")));
+    }
+
+    #[test]
     fn special_characters_in_a_pattern_are_escaped() {
         assert_eq!(pattern("a*[b]:"), "a\\*\\[b\\]:*");
     }

@@ -199,8 +199,8 @@ pub(super) async fn force_release(
 ) -> Result<ForceReleaseOutcome> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
-    // Whether a mark exists already.
-    let mut marked = false;
+    // Whether a mark exists already; and whether a waiter's watched node can be written.
+    let (mut marked, mut can_notify) = (false, true);
     loop {
         let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
         let (nodes, seen) = match synced.and(listed) {
@@ -218,7 +218,9 @@ pub(super) async fn force_release(
             let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
             added = added.and_then(|()| all.add_create(&engine.mark_path(claim), reason.as_bytes(), &persistent));
         }
-        for (path, data, version) in &watched_nodes(engine, &session, &folder, &queue, claim).await? {
+        let watched =
+            if can_notify { watched_nodes(engine, &session, &folder, &queue, claim).await? } else { Vec::new() };
+        for (path, data, version) in &watched {
             added = added.and_then(|()| all.add_set_data(path, data, Some(*version)));
         }
         // Only if no claim was added since the list was read: a new claim changes the folder.
@@ -237,6 +239,14 @@ pub(super) async fn force_release(
                 if *index == nodes.len() && !marked =>
             {
                 steps::create_persistent(engine, &session, &engine.marks_folder()).await?;
+                continue;
+            }
+            // The ACL of that node permits only its own login to write: the waiter learns with its
+            // next heartbeat.
+            Err(MultiWriteError::OperationFailed { index, source: Cause::NoAuth })
+                if *index >= nodes.len() + usize::from(!marked) && !watched.is_empty() =>
+            {
+                can_notify = false;
                 continue;
             }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,

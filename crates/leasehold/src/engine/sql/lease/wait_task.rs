@@ -105,7 +105,7 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
         // it waits for no wake-up locks.
         let is_releasing_idle = strong.pool.is_releasing_idle();
         let was_woken = match target.predecessor.filter(|_| strong.wait_permits.is_some() && !is_releasing_idle) {
-            Some(predecessor) => wait_for_wakeup(&strong, &mut connection, predecessor).await,
+            Some(predecessor) => wait_for_wakeup(&strong, &mut connection, predecessor, target.ttl).await,
             None => None,
         };
         if is_releasing_idle && let Some((idle, _permit)) = connection.take() {
@@ -150,11 +150,12 @@ async fn run(engine: Weak<LeaseEngine>, lock_state: Arc<LockState>) {
 
 /// Waits on the wake-up lock of a claim, on `connection`, which is opened if necessary and kept.
 /// `Some(true)`: the wake-up lock is free. `Some(false)`: it was not released within a third of the
-/// shortest TTL, or [`MAX_WAKEUP_WAIT`]. `None`: there is no connection for that, or it broke.
+/// waiter's TTL, or [`MAX_WAKEUP_WAIT`]. `None`: there is no connection for that, or it broke.
 async fn wait_for_wakeup(
     engine: &Arc<LeaseEngine>,
     connection: &mut Option<(Connection, tokio::sync::OwnedSemaphorePermit)>,
     claim: ClaimId,
+    waiter_ttl: Duration,
 ) -> Option<bool> {
     if connection.is_none() {
         engine.pool.ensure_can_open().ok()?;
@@ -165,7 +166,7 @@ async fn wait_for_wakeup(
     let (open, _) = connection.as_mut()?;
     let name = wakeup_locks::lock_name(claim);
     // MySQL waits for whole seconds.
-    let wait = (engine.shortest_ttl() / 3).clamp(Duration::from_secs(1), MAX_WAKEUP_WAIT).as_secs();
+    let wait = (waiter_ttl / 3).clamp(Duration::from_secs(1), MAX_WAKEUP_WAIT).as_secs();
     let values = [Value::from(name.as_str()), Value::Int(wait as i64), Value::from(name.as_str())];
     // Released at once, so that other waiters on it do not wait for this client.
     let statement = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
