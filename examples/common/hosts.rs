@@ -28,6 +28,7 @@ pub(crate) fn options(usage: &'static str) -> Result<(EngineLocation, Option<u32
     Ok((words.engine_location()?, host))
 }
 
+/// A process of this example that plays one host.
 struct Host {
     child: Child,
     commands: Option<ChildStdin>,

@@ -12,7 +12,7 @@ type Layer = (&'static str, &'static [&'static str]);
 
 /// The modules from the lowest layer to the highest. A module uses only modules that come before it
 /// in this list.
-const LAYERS: [Layer; 20] = [
+const LAYERS: [Layer; 21] = [
     // Values and decisions.
     ("random", &[]),
     ("types", &["random"]),
@@ -21,11 +21,13 @@ const LAYERS: [Layer; 20] = [
     ("clock", &["types"]),
     ("metrics", &[]),
     ("engine", &["types", "logic", "clock"]),
+    // What the engines, the fence and the cache on Redis share.
+    ("redis_client", &["types", "logic", "clock", "random", "engine"]),
     // The engines.
     ("engine::memory", &["types", "logic", "clock", "engine"]),
     ("engine::file", &["types", "logic", "clock", "random", "engine"]),
-    ("engine::redis", &["types", "logic", "clock", "random", "engine"]),
-    ("engine::redlock", &["types", "logic", "clock", "random", "engine", "engine::redis"]),
+    ("engine::redis", &["types", "logic", "clock", "random", "engine", "redis_client"]),
+    ("engine::redlock", &["types", "logic", "clock", "random", "engine", "redis_client"]),
     ("engine::sql", &["types", "logic", "clock", "random", "engine"]),
     ("engine::zookeeper", &["types", "logic", "clock", "engine"]),
     // What serves every engine alike; it knows the trait alone.
@@ -50,7 +52,7 @@ const LAYERS: [Layer; 20] = [
     ("blocking", &["types", "clock", "metrics", "engine", "core", "api", "root"]),
     // The resource's side: fences and versioned updates in the user's own database.
     ("database", &["types", "logic"]),
-    ("fence", &["types", "logic", "metrics", "engine::redis", "database"]),
+    ("fence", &["types", "logic", "metrics", "redis_client", "database"]),
     ("versioned", &["types", "logic", "clock", "random", "database"]),
     // What leasehold's other crates share.
     (
@@ -61,6 +63,7 @@ const LAYERS: [Layer; 20] = [
             "random",
             "metrics",
             "root",
+            "redis_client",
             "engine::file",
             "engine::redis",
             "engine::redlock",

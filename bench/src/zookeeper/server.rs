@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_secs(2);
 const CONTAINER_CHECK: Duration = Duration::from_secs(60);
 const PREALLOC_KIB: &str = "65536";
 
-/// A ZooKeeper, and its statistics.
+/// A ZooKeeper server that is measured.
 pub(crate) struct BenchServer {
     server: Server,
     is_durable: bool,

@@ -299,6 +299,7 @@ impl CacheEntry {
         }
     }
 
+    /// Gives the reader of this request the permission to load the value.
     fn grant_lease(&mut self, now: u64, request: &ReadRequest) {
         self.lease = Some(TimedId { id: request.lease, until: now + request.lease_time });
         self.keep_until_at_least(now, now + request.keep_for);

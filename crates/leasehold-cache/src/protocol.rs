@@ -13,7 +13,9 @@ use redis::{Cmd, Value};
 use crate::logic::{
     Data, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, StoreRefusal, WriteEnd, WriteRequest,
 };
-use leasehold_internals::redis::wire::{CachedScript, Reader, bytes, check_format, integer, named_key};
+use leasehold_internals::redis::keys::named_key;
+use leasehold_internals::redis::values::{bytes, check_format, integer};
+use leasehold_internals::redis::{CachedScript, Reader};
 
 /// The default prefix of the cache's keys. It differs from the locks' prefix: a cache may be
 /// evicted, and locks may not.

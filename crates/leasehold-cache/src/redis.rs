@@ -11,10 +11,9 @@ use super::wakeups::Wakeups;
 use crate::logic::{Operation, OperationReply};
 use leasehold::engine::EngineUrl;
 use leasehold::{Error, ErrorKind, Result};
-use leasehold_internals::redis::config::{Config, Protocol};
-use leasehold_internals::redis::link::{LinkListener, LiveConnection};
-use leasehold_internals::redis::nodes::{LinkFactory, Nodes};
-use leasehold_internals::redis::{error, wire as engine};
+use leasehold_internals::redis::{
+    Config, LinkFactory, LinkListener, LiveConnection, Nodes, Protocol, error, keys, values,
+};
 
 /// The store of a cache in one deployment of Redis: a server, a Sentinel set or a cluster.
 #[derive(Debug)]
@@ -45,8 +44,8 @@ impl RedisStore {
         }
         let (wakeups, map_stale) = (Arc::<Wakeups>::default(), Arc::<Notify>::default());
         let inbox = format!("{:016x}", leasehold_internals::random::random_bits() as u64);
-        let channel = engine::inbox_channel(&config.prefix, &inbox);
-        let (prefix, channels) = (config.prefix.clone(), engine::inbox_channel(&config.prefix, ""));
+        let channel = keys::inbox_channel(&config.prefix, &inbox);
+        let (prefix, channels) = (config.prefix.clone(), keys::inbox_channel(&config.prefix, ""));
         let display_url = config.redacted_url.clone();
         let listener = RedisSubscriber {
             channel: channel.clone(),
@@ -120,9 +119,9 @@ struct RedisSubscriber {
 impl LinkListener for RedisSubscriber {
     fn on_message(&self, info: PushInfo) {
         if let (PushKind::Message, [channel, text]) = (info.kind, &info.data[..])
-            && engine::bytes(channel) == Some(self.channel.as_bytes())
+            && values::bytes(channel) == Some(self.channel.as_bytes())
         {
-            match engine::bytes(text).and_then(Message::parse) {
+            match values::bytes(text).and_then(Message::parse) {
                 Some(Message { lease, key, failure }) => self.wakeups.notify(&key, lease, failure.as_deref()),
                 None => tracing::warn!("received an unknown message in this client's inbox"),
             }

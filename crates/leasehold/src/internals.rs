@@ -28,7 +28,8 @@ pub mod file {
 /// Connections to Redis, and the keys and scripts that the engine uses there.
 #[cfg(feature = "redis")]
 pub mod redis {
-    pub use crate::engine::redis::{config, connect, error, link, nodes, wire};
+    pub use crate::engine::redis::wire;
+    pub use crate::redis_client::*;
 }
 /// The settings of Redlock.
 #[cfg(feature = "redis")]

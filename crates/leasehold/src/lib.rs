@@ -56,6 +56,9 @@ pub mod versioned;
 
 mod logic;
 mod random;
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+mod redis_client;
 mod types;
 #[cfg(all(test, feature = "redis"))]
 mod virtual_time;

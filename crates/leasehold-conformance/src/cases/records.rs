@@ -355,7 +355,8 @@ pub async fn an_unreachable_engine_ends_an_update_in_time(context: &TestContext)
     flaky.disconnect();
     let records = records_of(&locks);
     let update = tokio::spawn(async move { records.update("unreachable", |_, _| Some("x".to_owned())).await });
-    // Lets the back-off end, but not the TTL, however often this polls.
+    // Each poll advances the clock by 20 ms, until the back-off has ended and the engine is called
+    // again. That is far less than the TTL.
     eventually(TEST_TIMEOUT, || async {
         manual_clock.advance(Duration::from_millis(20));
         let calls = flaky.call_count(Method::GetRecord);

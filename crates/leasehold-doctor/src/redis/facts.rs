@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::KeyScan;
 use super::query::{Fact, QueryError};
-use leasehold_internals::redis::config::{Config, Protocol};
+use leasehold_internals::redis::{Config, Protocol};
 
 /// What the URL and the options of the examination demand of the servers.
 #[derive(Clone, Debug)]

@@ -13,8 +13,7 @@ use super::rules::{self, ExpectedRole};
 use super::{keys, measure, probe};
 use crate::Finding;
 use leasehold::Result;
-use leasehold_internals::redis::config::{Address, Config};
-use leasehold_internals::redis::connect;
+use leasehold_internals::redis::{Address, Config, connect};
 
 /// The settings that the rules need, as `CONFIG GET` names them.
 const SETTINGS: [&str; 10] = [

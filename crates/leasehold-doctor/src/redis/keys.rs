@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use super::facts::{Deployment, Requirements};
 use super::query::{Fact, QueryConnection, query, redis_command};
 use leasehold_internals::FORMAT;
-use leasehold_internals::redis::wire;
+use leasehold_internals::redis::keys::pattern;
+use leasehold_internals::redis::values::FORMAT_DIGIT;
 
 /// How many keys are examined, at most.
 const MAX_KEYS: usize = 2_000;
@@ -144,8 +145,8 @@ impl KeyScan {
         }
         let whole = match (expected, &key_facts.lock_state[..]) {
             ("string", _) => true,
-            (_, [wire::FORMAT_DIGIT, b'F' | b'H' | b'B', ..]) => key_facts.field_count == 1,
-            (_, [wire::FORMAT_DIGIT, b'R', ..]) => key_facts.field_count > 1,
+            (_, [FORMAT_DIGIT, b'F' | b'H' | b'B', ..]) => key_facts.field_count == 1,
+            (_, [FORMAT_DIGIT, b'R', ..]) => key_facts.field_count > 1,
             (_, [b'0'..=b'9', ..]) => return self.unknown_format.add(key),
             _ => return self.foreign.add(key),
         };
@@ -162,7 +163,7 @@ pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requiremen
     let (mut keys, prefix) = (KeyScan::default(), &requirements.prefix);
     let script =
         if requirements.deployment == Deployment::Redlock { EXAMINE_REDLOCK_KEY_SCRIPT } else { EXAMINE_KEY_SCRIPT };
-    let (pattern, mut cursor) = (wire::pattern(prefix), "0".to_owned());
+    let (pattern, mut cursor) = (pattern(prefix), "0".to_owned());
     for _ in 0..MAX_SCAN_STEPS {
         let step = redis_command(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT]);
         let (next, found): (String, Vec<Vec<u8>>) = query(connection, &step).await?;

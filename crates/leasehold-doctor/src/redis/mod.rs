@@ -24,7 +24,7 @@ use self::rules::ExpectedRole;
 use crate::Finding;
 use leasehold::Result;
 use leasehold::engine::EngineUrl;
-use leasehold_internals::redis::config::{Config, Topology};
+use leasehold_internals::redis::{Config, Topology};
 
 /// Examines one server, a master with its Sentinels, or a cluster, as the URL says; `ttl` is that
 /// of the locks.

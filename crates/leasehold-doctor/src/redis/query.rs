@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as Native, FromRedisValue};
 
 use leasehold::clock::Clock;
-use leasehold_internals::redis::config::Config;
+use leasehold_internals::redis::Config;
 use leasehold_internals::redis::error::one_line;
 
 /// A server that does not reply to a small query within this time counts as unreachable.

@@ -12,7 +12,7 @@ use crate::Finding;
 use leasehold::Result;
 use leasehold_internals::logic::lease::Drift;
 use leasehold_internals::logic::quorum::Quorum;
-use leasehold_internals::redis::config::{Address, Config, Topology};
+use leasehold_internals::redis::{Address, Config, Topology};
 
 /// The timeout for resolving a host name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,8 +10,7 @@ use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
 use super::rules::{self, ExpectedRole};
 use crate::Finding;
 use leasehold::Result;
-use leasehold_internals::redis::config::{Address, Config};
-use leasehold_internals::redis::connect;
+use leasehold_internals::redis::{Address, Config, connect};
 
 /// What one Sentinel reports about the master.
 #[derive(Clone, Debug)]

@@ -92,7 +92,7 @@ pub(crate) async fn open<D: Transport>(settings: Settings, transport: D, servers
     Ok(client)
 }
 
-/// A session, as its task keeps it.
+/// The state of a session, owned by the task that runs it. `D` connects to servers.
 struct Session<D> {
     settings: Settings,
     transport: D,

@@ -369,7 +369,7 @@ impl Locks {
         tokio::select! {
             () = self.shared.manager.wait_all_released() => Ok(()),
             () = self.clock().sleep_until(bound) => {
-                let message = "timed out releasing pending locks; they expire at their TTL";
+                let message = "timed out while releasing locks; those that are not released expire at their TTL";
                 Err(self.shared.locate(Error::new(ErrorKind::Unavailable, message)))
             }
         }

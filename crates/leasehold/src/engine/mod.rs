@@ -9,7 +9,7 @@ mod lease;
 mod loss_events;
 mod record;
 mod secrets;
-mod url;
+pub(crate) mod url;
 mod view;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod wrong_service;

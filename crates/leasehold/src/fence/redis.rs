@@ -20,7 +20,8 @@ use ::redis::aio::ConnectionLike;
 use ::redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 
 use super::{AdmitError, StaleToken};
-use crate::engine::redis::wire::{CachedScript, hash_tag};
+use crate::redis_client::CachedScript;
+use crate::redis_client::keys::hash_tag;
 use crate::types::Token;
 
 /// The script, for other client libraries. Its keys are [`fence_key`] and, to write, the key
@@ -112,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::redis::wire::slot;
+    use crate::redis_client::keys::slot;
 
     proptest! {
         #[test]

@@ -10,7 +10,7 @@ use crate::redlock_faults::fixture::Rng;
 
 macro_rules! script {
     ($file:literal) => {
-        include_str!(concat!("../../../../leasehold/src/engine/", $file))
+        include_str!(concat!("../../../../leasehold/src/", $file))
     };
 }
 
@@ -259,16 +259,21 @@ async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: T
 async fn run_sequences(cooling_down: bool) {
     let server = redis::start().await.expect("a server");
     let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
-    let (words, see) = (script!("redis/scripts/prelude.lua"), script!("redlock/scripts/record.lua"));
-    let take = [script!("redlock/scripts/acquire_first.lua"), see, script!("redlock/scripts/acquire.lua")];
-    let write = [script!("redlock/scripts/store_token_first.lua"), see, script!("redlock/scripts/store_token.lua")];
+    let (words, see) = (script!("redis_client/scripts/prelude.lua"), script!("engine/redlock/scripts/record.lua"));
+    let take =
+        [script!("engine/redlock/scripts/acquire_first.lua"), see, script!("engine/redlock/scripts/acquire.lua")];
+    let write = [
+        script!("engine/redlock/scripts/store_token_first.lua"),
+        see,
+        script!("engine/redlock/scripts/store_token.lua"),
+    ];
     let mut stored = Vec::new();
     for (name, text) in [
         ("take", take.concat()),
         ("write", write.concat()),
-        ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
-        ("force-release", [see, script!("redlock/scripts/force_release.lua")].concat()),
-        ("release", script!("redlock/scripts/release.lua").to_owned()),
+        ("renew", [see, script!("engine/redlock/scripts/renew.lua")].concat()),
+        ("force-release", [see, script!("engine/redlock/scripts/force_release.lua")].concat()),
+        ("release", script!("engine/redlock/scripts/release.lua").to_owned()),
     ] {
         let text = if name == "release" { [words, &text].concat() } else { [words, TEST_PROLOGUE, &text].concat() };
         let Reply::Bulk(sha) = raw.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {

@@ -97,3 +97,38 @@ async fn a_lost_reply_to_a_force_release_is_an_unknown_outcome() {
         .await;
     }
 }
+
+/// A caller gives up on a force release whose first reply is lost. When the connection is replaced,
+/// the request is not repeated: its caller was told that the outcome is unknown, and must not end a
+/// claim long after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_force_release_is_not_repeated() {
+    for kind in BOTH {
+        let fixture = Fixture::new(kind).await;
+        let one = fixture.open_locks(LASTING).await;
+        let held = acquire(&one, "a").await;
+        let (two, proxy) = fixture.open_through_proxy(LASTING).await;
+        // Opens a connection, on which the force release reads the row.
+        two.list("").await.expect("a list");
+        proxy.drop_replies(true);
+        let before = proxy.counts().request_bytes;
+        let abandoned = tokio::spawn({
+            let (two, claim) = (two.clone(), held.claim_id());
+            async move { two.force_release("a", claim).await }
+        });
+        eventually(TEST_TIMEOUT, || async {
+            let sent = proxy.counts().request_bytes - before;
+            if sent > 0 { Ok(()) } else { Err("no request so far") }
+        })
+        .await;
+        abandoned.abort();
+        let _ = abandoned.await;
+        proxy.drop_replies(false);
+        proxy.cut();
+        // The requests for one lock are applied in order: this one comes after a repeated one.
+        assert!(two.mutex("a").try_lock().await.expect("an answer").is_none(), "{kind:?}");
+        let holders = one.inspect("a").await.expect("a view").holders;
+        assert_eq!(holders.iter().map(|holder| holder.claim).collect::<Vec<_>>(), [held.claim_id()], "{kind:?}");
+        assert!(held.is_held());
+    }
+}

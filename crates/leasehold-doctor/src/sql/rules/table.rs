@@ -50,7 +50,9 @@ fn judge_columns(address: &str, table: &Table, requirements: &Requirements) -> F
     if !missing.is_empty() {
         return fail(check, address, format!("{name} exists without the columns {}", missing.join(", ")))
             .impact("it belongs to another program or version: no lock can be acquired")
-            .fix(format!("another table= in the URL of all clients; `{ddl}` prints the definition"));
+            .fix(format!(
+                "another table= in the URL of all clients; `{ddl}` prints the definition that it should have"
+            ));
     }
     let small = |name: &&&str| match shape.column(name) {
         Some(column) if **name == "state" => !["mediumtext", "longtext", "text"].contains(&column.data_type.as_str()),
@@ -60,14 +62,14 @@ fn judge_columns(address: &str, table: &Table, requirements: &Requirements) -> F
     if let Some(column) = table.required_columns.iter().find(small).and_then(|name| shape.column(name)) {
         return fail(check, address, format!("{name} has a column {} of type {}", column.name, column.data_type))
             .impact("values that do not fit are refused: such a lock can neither be acquired nor released")
-            .fix(format!("change its type: `{ddl}` prints the definition"));
+            .fix(format!("change its type: `{ddl}` prints the definition that it should have"));
     }
     let state =
         shape.column("state").filter(|column| requirements.dialect == Dialect::MySql && column.data_type == "text");
     if state.is_some() {
         return warn(check, address, format!("the column state of {name} is limited to 64 KiB"))
             .impact("a lock's row stores all its waiters: with some hundred, it can no longer be written")
-            .fix(format!("make it MEDIUMTEXT: `{ddl}` prints the definition"));
+            .fix(format!("make it MEDIUMTEXT: `{ddl}` prints the definition that it should have"));
     }
     let charset = shape.column("state").filter(|column| {
         requirements.dialect == Dialect::MySql
@@ -77,7 +79,7 @@ fn judge_columns(address: &str, table: &Table, requirements: &Requirements) -> F
     if let Some(column) = charset {
         return fail(check, address, format!("the column state of {name} has the collation {}", column.collation))
             .impact("leasehold's statements are refused, because the collations conflict (error 1267): no lock can be acquired")
-            .fix(format!("make it utf8mb4: `{ddl}` prints the definition"));
+            .fix(format!("make it utf8mb4: `{ddl}` prints the definition that it should have"));
     }
     ok(check, address, format!("{name} exists, with leasehold's columns")).impact("locks can be stored in it")
 }
@@ -88,7 +90,7 @@ fn judge_name_column(address: &str, table: &Table, shape: &TableDefinition, requ
     let Some(column) = shape.column("name") else {
         return fail(check, address, format!("{name} has no column name"))
             .impact("another program created it; no lock can be acquired")
-            .fix(format!("`{ddl}` prints the definition"));
+            .fix(format!("`{ddl}` prints the definition that it should have"));
     };
     let mut shown = column.data_type.clone();
     if !column.collation.is_empty() {

@@ -107,7 +107,7 @@ pub(super) fn judge_latency(server: &Server, facts: &Facts) -> Finding {
                 return ok(check, address, found).impact("no request was so slow that it would have lost a lease");
             }
             warn(check, address, found)
-                .impact(format!("since it started, a request took longer than a sixth of the session ({}): leases may end meanwhile", format_short(limit)))
+                .impact(format!("since the server started, a request took longer than {}, a sixth of the session: leases may end during such a request", format_short(limit)))
                 .fix("a separate disk for its log (dataLogDir), enough memory, no long pauses of its JVM; then `srst` resets the figures")
         }
         Err(reason) => {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
-use super::link::LiveConnection;
-use super::{error, wire};
 use crate::clock::Clock;
 use crate::engine::Claim;
 use crate::engine::Grant;
+use crate::redis_client::{LiveConnection, encode_contender, error, values};
 use crate::types::{Result, Token};
 
 /// Acquires all locks if one script can, and they are free; `None` if not.
@@ -31,7 +30,7 @@ pub(super) async fn attempt_all(
         engine.add_epoch_key(command, slot);
         command.arg("").arg("").arg(engine.config.retention.as_secs()).arg(longest.as_secs() + 1);
         for claim in claims {
-            command.arg(&claim.id.bits().to_be_bytes()).arg(wire::encode_contender(
+            command.arg(&claim.id.bits().to_be_bytes()).arg(encode_contender(
                 &claim.options,
                 &engine.config.prefix,
                 engine.inbox(),
@@ -50,7 +49,7 @@ pub(super) async fn attempt_all(
     };
     let tokens = match &answer {
         Value::Nil => return Ok(None),
-        Value::Array(tokens) => tokens.iter().map(|token| wire::integer(token)?.try_into().ok()).collect(),
+        Value::Array(tokens) => tokens.iter().map(|token| values::integer(token)?.try_into().ok()).collect(),
         _ => None,
     };
     let tokens: Vec<u64> = tokens

@@ -7,16 +7,13 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::CAPABILITIES;
-use super::config::{Address, Config};
-use super::link::LiveConnection;
-use super::nodes::{LinkFactory, Nodes};
 use super::pending_grants::Notification;
 use super::records::StoredRecords;
 use super::renewal_groups::RenewalGroup;
 use super::replicas::ReplicaAcks;
 use super::subscriber::Subscriber;
-use super::wire::{self, CachedScript, Scripts};
-use super::{error, inspect, renew};
+use super::wire::{self, Scripts};
+use super::{inspect, renew};
 use crate::clock::{Clock, Instant};
 use crate::engine::Claim;
 use crate::engine::{
@@ -24,6 +21,9 @@ use crate::engine::{
     RecordStore, ReleaseReply, RenewReply, ServerRun, Step,
 };
 use crate::logic::table::Refusal;
+use crate::redis_client::{
+    Address, CachedScript, Config, LinkFactory, LiveConnection, Nodes, encode_contender, error, keys, short_run, values,
+};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Result, Token};
 
 /// Poll interval for changes of a lock when notifications are unavailable.
@@ -74,7 +74,7 @@ impl RedisEngine {
         let scripts = Scripts::new(config.strict.is_some());
         let split = config.strict.is_some().then(Scripts::for_moving_slot);
         let inbox = format!("{:016x}", crate::random::random_bits() as u64);
-        let channel = wire::inbox_channel(&config.prefix, &inbox);
+        let channel = keys::inbox_channel(&config.prefix, &inbox);
         let (sender, reached) = unbounded_channel();
         let listener = Arc::new(Subscriber::new(clock, &channel, config.strict.is_some().then_some(sender)));
         let records = StoredRecords::new(config.prefix.clone());
@@ -138,7 +138,7 @@ impl RedisEngine {
     /// Adds the key of strict mode, after the locks' keys.
     pub(super) fn add_epoch_key(&self, command: &mut Cmd, slot: Option<u16>) {
         if self.config.strict.is_some() {
-            command.arg(wire::auxiliary_key(&self.config.prefix, 'e', slot));
+            command.arg(keys::auxiliary_key(&self.config.prefix, 'e', slot));
         }
     }
 
@@ -146,7 +146,7 @@ impl RedisEngine {
     pub(super) fn add_run_arguments(&self, command: &mut Cmd, live: &LiveConnection) {
         match self.config.strict {
             Some(max_lease) => command.arg(&*live.run_id).arg(max_lease.as_micros() as u64),
-            None => command.arg(wire::short_run(&live.run_id)),
+            None => command.arg(short_run(&live.run_id)),
         };
     }
 
@@ -201,7 +201,7 @@ impl RedisEngine {
             None => {}
         }
         self.subscriber.pending_grants.begin_attempt(claim.id);
-        let contender = wire::encode_contender(&claim.options, &self.config.prefix, &self.inbox);
+        let contender = encode_contender(&claim.options, &self.config.prefix, &self.inbox);
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
         let fill_command = |command: &mut Cmd, live: &LiveConnection| {
@@ -336,7 +336,7 @@ fn granted_answer(token: Token, sent: Instant, ttl: Duration) -> AcquireReply {
 fn parse_answer(answer: &Value, address: &Address) -> Result<ScriptAnswer> {
     let parsed = match answer {
         Value::Array(parts) => parse_answer_parts(parts),
-        token => wire::integer(token)
+        token => values::integer(token)
             .and_then(|token| u64::try_from(token).ok())
             .map(|token| ScriptAnswer::Granted(Token(token))),
     };
@@ -344,7 +344,7 @@ fn parse_answer(answer: &Value, address: &Address) -> Result<ScriptAnswer> {
 }
 
 fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
-    let number = |at: usize| parts.get(at).and_then(wire::integer);
+    let number = |at: usize| parts.get(at).and_then(values::integer);
     let recheck = |at| number(at).map(|micros| u64::try_from(micros).ok().map(Duration::from_micros));
     let small = |at| number(at)?.try_into().ok();
     match number(0)? {
@@ -356,7 +356,7 @@ fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
             position: number(3)?.try_into().ok()?,
             cooling: recheck(4).flatten(),
         }),
-        2 => Some(ScriptAnswer::Refused(match parts.get(1).and_then(wire::bytes)? {
+        2 => Some(ScriptAnswer::Refused(match parts.get(1).and_then(values::bytes)? {
             b"limit" => Refusal::LimitMismatch(small(2)?),
             b"E" => Refusal::Upgrade(Mode::Exclusive),
             b"S" => Refusal::Upgrade(Mode::Shared),

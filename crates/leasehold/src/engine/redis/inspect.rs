@@ -6,12 +6,11 @@ use futures_util::future::try_join_all;
 use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
-use super::link::LiveConnection;
-use super::nodes::Nodes;
-use super::wire::{self, ClaimRecord, HashField, Message, StoredLock};
-use super::{config::Address, error, strict};
+use super::strict;
+use super::wire::{self, ClaimRecord, HashField, StoredLock};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
+use crate::redis_client::{LiveConnection, Message, Nodes, error, keys, short_run, values};
 use crate::types::{ClaimId, LockName, Result, Token};
 
 /// How many locks are read at once.
@@ -43,7 +42,7 @@ async fn read_lock(engine: &RedisEngine, name: &LockName) -> Result<(u64, Stored
     let reply = engine.nodes.run_script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill_command).await;
     let (answer, live) = reply?;
     let (now, fields, group) = parse_answer(&answer).ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
-    let stored = StoredLock::read(&fields, group, now, wire::short_run(&live.run_id))?;
+    let stored = StoredLock::read(&fields, group, now, short_run(&live.run_id))?;
     Ok((now, stored, live))
 }
 
@@ -54,9 +53,9 @@ fn parse_answer(answer: &Value) -> Option<InspectAnswer<'_>> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(fields), group] = &parts[..] else { return None };
     let (pairs, []) = fields.as_chunks::<2>() else { return None };
-    let pair = |[field, value]: &[Value; 2]| Some((wire::bytes(field)?.to_vec(), wire::bytes(value)?.to_vec()));
+    let pair = |[field, value]: &[Value; 2]| Some((values::bytes(field)?.to_vec(), values::bytes(value)?.to_vec()));
     let fields = pairs.iter().map(pair).collect::<Option<_>>()?;
-    Some((wire::integer(now)?.try_into().ok()?, fields, wire::bytes(group)))
+    Some((values::integer(now)?.try_into().ok()?, fields, values::bytes(group)))
 }
 
 /// Fills a view with the claims that have not expired.
@@ -97,11 +96,11 @@ pub(super) async fn scan_names(nodes: &Nodes, prefix: &str, letter: char, name_p
         let mut cursor = "0".to_owned();
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(wire::pattern(&format!("{prefix}{letter}"))).arg("COUNT").arg(1000);
+            scan.arg(&cursor).arg("MATCH").arg(keys::pattern(&format!("{prefix}{letter}"))).arg("COUNT").arg(1000);
             let answer =
                 link.send_command(&live, &scan).await.map_err(|cause| error::step_error(&live.address, cause))?;
-            let (next, keys) = parse_scan(&answer, &live.address)?;
-            let name = |key: String| wire::name_of(prefix, letter, &key);
+            let (next, keys) = values::parse_scan(&answer, &live.address)?;
+            let name = |key: String| keys::name_of(prefix, letter, &key);
             names.extend(keys.into_iter().filter_map(name).filter(|name| name.as_str().starts_with(name_prefix)));
             if next == "0" {
                 break;
@@ -112,16 +111,6 @@ pub(super) async fn scan_names(nodes: &Nodes, prefix: &str, letter: char, name_p
     names.sort();
     names.dedup();
     Ok(names)
-}
-
-pub(crate) fn parse_scan(answer: &Value, address: &Address) -> Result<(String, Vec<String>)> {
-    let text = |value: &Value| wire::bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let read = || {
-        let Value::Array(parts) = answer else { return None };
-        let [cursor, Value::Array(keys)] = &parts[..] else { return None };
-        Some((text(cursor)?, keys.iter().filter_map(text).collect()))
-    };
-    read().ok_or_else(|| error::unexpected_answer(address, answer))
 }
 
 /// Requests that a holder releases its claim, by a message to its client.
@@ -162,12 +151,12 @@ pub(super) async fn force_release(
     let read = || {
         let Value::Array(parts) = &answer else { return None };
         let [fresh, lowest, record, now] = &parts[..] else { return None };
-        let now = wire::integer(now)?.try_into().ok()?;
+        let now = values::integer(now)?.try_into().ok()?;
         let record = match record {
             Value::Nil => return Some(ForceReleaseOutcome::new(None, None)),
-            record => party_view(ClaimRecord::read(&claim.bits().to_be_bytes(), wire::bytes(record)?)?, now),
+            record => party_view(ClaimRecord::read(&claim.bits().to_be_bytes(), values::bytes(record)?)?, now),
         };
-        let token = |value| wire::integer(value).and_then(|token| token.try_into().ok()).map(Token);
+        let token = |value| values::integer(value).and_then(|token| token.try_into().ok()).map(Token);
         let others = Some(token(lowest)?).filter(|lowest| *lowest > Token::default());
         let force_release_token = fence::force_release_token(record.token, others, token(fresh)?);
         Some(ForceReleaseOutcome::new(Some(record), force_release_token))

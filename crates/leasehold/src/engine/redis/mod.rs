@@ -86,18 +86,8 @@
 //!   than a tenth of the TTL of a lease that waits for its renewal.
 
 mod acquire_all;
-#[doc(hidden)]
-pub mod config;
-#[doc(hidden)]
-pub mod connect;
 mod engine;
-#[doc(hidden)]
-pub mod error;
-pub(super) mod inspect;
-#[doc(hidden)]
-pub mod link;
-#[doc(hidden)]
-pub mod nodes;
+mod inspect;
 mod pending_grants;
 mod records;
 mod renew;
@@ -105,12 +95,9 @@ mod renewal_groups;
 mod replicas;
 #[cfg(test)]
 mod scripted_server_tests;
-mod sentinel;
 pub mod simple;
 mod strict;
 mod subscriber;
-#[doc(hidden)]
-pub mod transport;
 #[doc(hidden)]
 pub mod wire;
 
@@ -118,9 +105,9 @@ use std::sync::Arc;
 
 pub use self::engine::RedisEngine;
 
-use self::config::{Config, Protocol};
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
+use crate::redis_client::{Config, Protocol};
 use crate::types::Result;
 
 /// Capabilities of `redis:` with the full protocol.

@@ -17,11 +17,10 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
-use super::link::LiveConnection;
-use super::nodes::Nodes;
-use super::wire::{self, CachedScript, lua};
-use super::{error, inspect};
+use super::inspect;
+use super::wire;
 use crate::engine::{Record, ServerRun};
+use crate::redis_client::{CachedScript, LiveConnection, Nodes, error, lua, values};
 use crate::types::{LockName, Result};
 
 /// How many digits a version has.
@@ -43,16 +42,16 @@ pub(super) struct StoredRecords {
 impl StoredRecords {
     pub(super) fn new(prefix: String) -> Self {
         let script = |text: &str| CachedScript::new(text.to_owned());
-        let (recall, record) = (include_str!("scripts/get_record.lua"), include_str!("scripts/set_record.lua"));
+        let (get, set) = (include_str!("scripts/get_record.lua"), include_str!("scripts/set_record.lua"));
         let in_run =
             |rest: &[&str]| CachedScript::new([&[lua::PRELUDE, lua::SERVER_TIME, lua::STRICT], rest].concat().concat());
         Self {
             prefix,
-            get: script(recall),
-            compare_and_set: script(&[lua::PRELUDE, record].concat()),
+            get: script(get),
+            compare_and_set: script(&[lua::PRELUDE, set].concat()),
             get_in_run: in_run(&[include_str!("scripts/get_record_strict.lua")]),
-            // record.lua declares a time of its own, which has the same value.
-            compare_and_set_in_run: in_run(&[include_str!("scripts/set_record_strict.lua"), "do ", record, "end"]),
+            // set_record.lua declares a time of its own, which has the same value.
+            compare_and_set_in_run: in_run(&[include_str!("scripts/set_record_strict.lua"), "do ", set, "end"]),
         }
     }
 
@@ -156,7 +155,7 @@ impl StoredRecords {
 }
 
 fn parse_time(value: &Value) -> Option<Duration> {
-    Some(Duration::from_micros(wire::integer(value)?.try_into().ok()?))
+    Some(Duration::from_micros(values::integer(value)?.try_into().ok()?))
 }
 
 /// Reads the answer of `get_record.lua`.
@@ -165,9 +164,9 @@ fn parse_record(answer: &Value) -> Result<Option<Record>> {
     let Some(now) = parts.first().and_then(parse_time) else { return Ok(None) };
     let stored = match parts.get(1) {
         None | Some(Value::Nil) => return Ok(Some(Record::absent(now))),
-        Some(stored) => wire::bytes(stored),
+        Some(stored) => values::bytes(stored),
     };
-    Ok(stored.map(wire::check_format).transpose()?.and_then(|stored| parse_stored(stored, now)))
+    Ok(stored.map(values::check_format).transpose()?.and_then(|stored| parse_stored(stored, now)))
 }
 
 /// Reads a stored record without its format number.
@@ -183,7 +182,7 @@ fn parse_stored(stored: &[u8], now: Duration) -> Option<Record> {
 /// Reads what `get_record_strict.lua` adds.
 fn parse_run(answer: &Value) -> Option<ServerRun> {
     let Value::Array(parts) = answer else { return None };
-    let id = String::from_utf8(wire::bytes(parts.get(2)?)?.to_vec()).ok()?;
+    let id = String::from_utf8(values::bytes(parts.get(2)?)?.to_vec()).ok()?;
     Some(ServerRun { id, began_at: parse_time(parts.get(3)?)? })
 }
 
@@ -192,7 +191,7 @@ fn parse_write(answer: &Value) -> Option<(Duration, Option<u64>)> {
     let Value::Array(parts) = answer else { return None };
     let version = match parts.get(1) {
         None => None,
-        Some(version) => Some(wire::integer(version)?.try_into().ok()?),
+        Some(version) => Some(values::integer(version)?.try_into().ok()?),
     };
     Some((parse_time(parts.first()?)?, version))
 }

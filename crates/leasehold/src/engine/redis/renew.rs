@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use redis::Cmd;
 
 use super::engine::{RedisEngine, secs_rounded_up};
-use super::link::LiveConnection;
 use super::renewal_groups::{LeaseCheck, MIN_GROUP_SIZE, RenewalGroup};
-use super::{error, wire};
+use super::wire;
 use crate::engine::Claim;
 use crate::engine::RenewReply;
 use crate::logic::lease as rules;
+use crate::redis_client::{LiveConnection, error, short_run, values};
 use crate::types::{Error, ErrorKind, Mode, Result};
 
 /// One lease of a batch: its index in the answer, its claim and its key.
@@ -157,12 +157,12 @@ async fn renew_groups(engine: &RedisEngine, groups: &[Arc<RenewalGroup>]) -> Res
             command.arg(group.ttl.as_micros() as u64).arg(format!("{:010}", group.lease_count()));
             command.arg(secs_rounded_up(group.ttl) + engine.retention_secs);
         }
-        command.arg(wire::short_run(&live.run_id));
+        command.arg(short_run(&live.run_id));
     };
     let sent = engine.clock.now();
     let (answer, live) =
         engine.nodes.run_script(None, &engine.scripts.renew_groups, groups.len(), &fill_command).await?;
-    let marks = wire::bytes(&answer).filter(|marks| marks.len() == groups.len());
+    let marks = values::bytes(&answer).filter(|marks| marks.len() == groups.len());
     let marks = marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?;
     engine.wait_for_replicas(&live.address).await?;
     for (group, mark) in groups.iter().zip(marks) {
@@ -190,7 +190,7 @@ async fn check_group_members(engine: &RedisEngine, leases: &[&(LeaseToRenew, Arc
     };
     let (answer, live) =
         engine.nodes.run_script(None, &engine.scripts.check_group_members, leases.len(), &fill_command).await?;
-    let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
+    let marks = values::bytes(&answer).filter(|marks| marks.len() == leases.len());
     Ok(marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?.to_vec())
 }
 
@@ -279,7 +279,7 @@ async fn run_renew_script(
         }
     };
     let (answer, live) = engine.run_script(slot, |scripts| &scripts.renew, &keys, &then).await?;
-    let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
+    let marks = values::bytes(&answer).filter(|marks| marks.len() == leases.len());
     let marks = marks.ok_or_else(|| error::unexpected_answer(&live.address, &answer))?.to_vec();
     Ok((marks, live))
 }

@@ -12,8 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::sync::oneshot;
 
-use super::config::{Address, Config, Topology};
-use super::{connect, error, nodes, wire};
+use crate::redis_client::{Address, Config, Topology, connect, error, keys, parse_slots, values};
 use crate::types::{Error, ErrorKind, Result};
 
 /// How long replicas may take.
@@ -155,7 +154,7 @@ async fn count_acknowledged(config: &Config, server: &AckServer) -> Result<i64> 
     // If the key's slot has moved to another node, the next call chooses another slot.
     let answers = answers.map_err(|cause| error::step_error(&server.address, cause))?;
     *wait_connection = Some(connection);
-    let acknowledged = answers.last().and_then(wire::integer);
+    let acknowledged = answers.last().and_then(values::integer);
     acknowledged.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the reply to WAIT is not a number"))
 }
 
@@ -165,7 +164,7 @@ async fn open_wait_connection(config: &Config, address: &Address) -> Result<Wait
         Topology::Cluster(_) => Some(own_slot(config, &mut connection, address).await?),
         _ => None,
     };
-    Ok(WaitConnection { connection, key: wire::auxiliary_key(&config.prefix, 's', slot) })
+    Ok(WaitConnection { connection, key: keys::auxiliary_key(&config.prefix, 's', slot) })
 }
 
 /// Any slot of the node.
@@ -175,7 +174,7 @@ async fn own_slot(config: &Config, connection: &mut MultiplexedConnection, addre
     let asked = config.clock.timeout(ACK_TIMEOUT, connection.send_packed_command(&ask)).await;
     let answer = asked.map_err(|_| error::unreachable(address, "no answer to CLUSTER SLOTS"))?;
     let answer = answer.and_then(Value::extract_error).map_err(|cause| error::step_error(address, cause))?;
-    let slots = nodes::parse_slots(&answer, address).ok_or_else(|| error::unexpected_answer(address, &answer))?;
+    let slots = parse_slots(&answer, address).ok_or_else(|| error::unexpected_answer(address, &answer))?;
     let own: Vec<u16> = (0..).zip(slots).filter(|(_, at)| at.as_ref() == Some(address)).map(|(slot, _)| slot).collect();
     let rng = crate::random::random_bits() % own.len().max(1) as u128;
     own.get(rng as usize)

@@ -13,18 +13,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
-use super::config::Config;
-use super::error;
-use super::link::LiveConnection;
-use super::nodes::{LinkFactory, Nodes};
 use super::records::StoredRecords;
 use super::subscriber::Subscriber;
-use super::wire::{self, CachedScript};
 use crate::clock::Clock;
 use crate::engine::Claim;
 use crate::engine::{
     AcquireReply, Capabilities, Engine, Grant, LossEvents, Record, RecordStore, ReleaseReply, RenewReply, Step,
 };
+use crate::redis_client::{CachedScript, Config, LinkFactory, LiveConnection, Nodes, error, values};
 use crate::types::{FORMAT, LockName, Result, Token};
 
 /// Capabilities of `redis:` with `protocol=simple`.
@@ -128,7 +124,7 @@ impl Engine for SimpleEngine {
                     Some(AcquireReply::Granted(Grant::for_ttl(token, sent, claim.options.ttl)))
                 }
                 Value::Array(parts) => {
-                    let left = parts.get(1).and_then(wire::integer)?;
+                    let left = parts.get(1).and_then(values::integer)?;
                     Some(AcquireReply::Busy { recheck_after: u64::try_from(left).ok().map(Duration::from_millis) })
                 }
                 _ => None,

@@ -8,12 +8,10 @@ use futures_util::future::join_all;
 use redis::Cmd;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::config::Address;
 use super::engine::RedisEngine;
-use super::error;
-use super::link::LiveConnection;
-use super::wire::{self, SLOTS};
 use crate::clock::Clock;
+use crate::redis_client::keys::SLOTS;
+use crate::redis_client::{Address, LiveConnection, error, values};
 use crate::types::Result;
 
 /// In how many slots strict mode's key is refreshed at once.
@@ -69,7 +67,7 @@ pub(super) async fn cool_down_left(
         Err(cause) if error::is_redirect(&cause) => return Ok(None),
         Err(cause) => return Err(error::step_error(&live.address, cause)),
     };
-    let record = wire::bytes(&record).map(wire::check_format).transpose()?;
+    let record = values::bytes(&record).map(values::check_format).transpose()?;
     let left = remaining_cool_down(record, &live.run_id, longest, now);
     Ok((left > 0).then(|| Duration::from_micros(left)))
 }

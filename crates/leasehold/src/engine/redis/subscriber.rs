@@ -7,13 +7,11 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::config::Address;
-use super::link::{LinkListener, LiveConnection};
 use super::pending_grants::PendingGrants;
 use super::renewal_groups::RenewalGroups;
-use super::wire::{self, Message};
 use crate::clock::Clock;
 use crate::engine::LossBroadcaster;
+use crate::redis_client::{Address, LinkListener, LiveConnection, Message, values};
 
 /// Receives the messages for all claims of one client.
 #[derive(Debug)]
@@ -57,10 +55,10 @@ impl LinkListener for Subscriber {
     fn on_message(&self, info: PushInfo) {
         match (info.kind, &info.data[..]) {
             (PushKind::Message | PushKind::SMessage, [channel, text]) => {
-                if wire::bytes(channel) != Some(self.inbox.as_bytes()) {
+                if values::bytes(channel) != Some(self.inbox.as_bytes()) {
                     return;
                 }
-                match wire::bytes(text).and_then(Message::read) {
+                match values::bytes(text).and_then(Message::read) {
                     Some(Message::Granted(claim, token, position)) => {
                         self.pending_grants.add_grant(claim, token, position)
                     }
@@ -78,7 +76,7 @@ impl LinkListener for Subscriber {
                 }
             }
             (PushKind::Invalidate, [Value::Array(keys)]) => {
-                for key in keys.iter().filter_map(wire::bytes) {
+                for key in keys.iter().filter_map(values::bytes) {
                     self.key_watches.notify_changed(key);
                 }
             }

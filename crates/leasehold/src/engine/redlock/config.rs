@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
-use crate::engine::redis::config::{Address, Config as Node, Topology};
 use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
+use crate::redis_client::{Address, Config as Node, Topology};
 use crate::types::{Error, ErrorKind, Result};
 
 /// The options that apply to each node on its own.

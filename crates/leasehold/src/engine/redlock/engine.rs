@@ -19,14 +19,14 @@ use super::wire::{self, NodeVote, Scripts};
 use super::{error, inspect};
 use crate::clock::Clock;
 use crate::engine::Claim;
-use crate::engine::redis::config::Config as NodeConfig;
-use crate::engine::redis::error::unexpected_answer;
-use crate::engine::redis::wire::{encode_contender, inbox_channel};
 use crate::engine::{
     AcquireReply, Capabilities, ContenderView, Engine, ForceReleaseOutcome, Grant, LockView, LossBroadcaster,
     LossEvents, ReleaseReply, RenewReply, Step,
 };
 use crate::logic::quorum::{self, AttemptAction, Failure, QuorumAttempt, QuorumOutcome, QuorumTally, Vote, WriteReply};
+use crate::redis_client::error::{unexpected_answer, unreachable};
+use crate::redis_client::keys::inbox_channel;
+use crate::redis_client::{Config as NodeConfig, encode_contender};
 use crate::types::{ClaimId, Error, LockName, Result, Token};
 
 /// Poll interval for changes of a lock: Redlock has no change notifications.
@@ -457,7 +457,7 @@ impl AttemptErrors {
 }
 
 fn unresponsive_error(node: &Node) -> Error {
-    crate::engine::redis::error::unreachable(&node.address, "no answer lately")
+    unreachable(&node.address, "no answer lately")
 }
 
 /// Sends all requests before it reads any answer: no node is left out because others answered at

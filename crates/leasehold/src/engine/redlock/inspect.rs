@@ -11,11 +11,12 @@ use super::error;
 use super::node::Node;
 use super::server::{Request, RequestKind};
 use super::wire::{self, ClaimRecord, StoredLock};
-use crate::engine::redis::error::unexpected_answer;
-use crate::engine::redis::inspect::parse_scan;
-use crate::engine::redis::wire::{Message, Reader, bytes, integer, pattern};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
+use crate::redis_client::error::{step_error, unexpected_answer};
+use crate::redis_client::keys::pattern;
+use crate::redis_client::values::{bytes, integer, parse_scan};
+use crate::redis_client::{Message, Reader};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// How many tokens are tried before a force release fails, each higher than the last.
@@ -46,7 +47,7 @@ async fn read_lock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Resu
     commands.cmd("TIME").cmd("GET").arg(engine.key(name));
     let mut answers = node.send_commands(&commands, node_timeout(engine)).await?;
     let text = answers.pop().unwrap_or(Value::Nil);
-    let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
+    let text = text.extract_error().map_err(|cause| step_error(&node.address, cause))?;
     StoredLock::read(answers.first().unwrap_or(&Value::Nil), &text)
 }
 
@@ -152,8 +153,7 @@ async fn scan_names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>
         let mut scan = Pipeline::new();
         scan.cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern(&format!("{prefix}q"))).arg("COUNT").arg(1000);
         let answer = node.send_commands(&scan, node_timeout(engine)).await?.pop().unwrap_or(Value::Nil);
-        let answer =
-            answer.extract_error().map_err(|cause| crate::engine::redis::error::step_error(&node.address, cause))?;
+        let answer = answer.extract_error().map_err(|cause| step_error(&node.address, cause))?;
         let (next, keys) = parse_scan(&answer, &node.address)?;
         names.extend(keys.iter().filter_map(|key| wire::name_of(prefix, key)));
         if next == "0" {

@@ -13,10 +13,9 @@ use super::server::{Request, RequestKind, Server, address_of};
 use crate::clock::{Clock, Instant};
 use crate::engine::Claim;
 use crate::engine::LossBroadcaster;
-use crate::engine::redis::config::{Address, Config};
-use crate::engine::redis::error;
-use crate::engine::redis::wire::{Reader, bytes};
 use crate::logic::backoff;
+use crate::redis_client::values::bytes;
+use crate::redis_client::{Address, Config, Reader, error};
 use crate::types::{ClaimId, Result};
 
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.

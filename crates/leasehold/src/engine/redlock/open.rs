@@ -11,7 +11,7 @@ use super::engine::RedlockEngine;
 use super::error;
 use super::node::Node;
 use super::wire::parse_time;
-use crate::engine::redis::wire::bytes;
+use crate::redis_client::values::bytes;
 use crate::types::{Error, ErrorKind, Result};
 
 /// How much longer to wait for the other nodes once a majority is reached.

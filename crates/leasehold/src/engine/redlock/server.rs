@@ -11,10 +11,9 @@ use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
 use super::node::NodeListener;
 use super::wire::Scripts;
 use crate::clock::Instant;
-use crate::engine::redis::config::{Address, Config, Topology};
-use crate::engine::redis::error;
-use crate::engine::redis::link::{Link, LinkListener, LiveConnection, Target};
-use crate::engine::redis::wire::{Message, auxiliary_key, bytes};
+use crate::redis_client::keys::auxiliary_key;
+use crate::redis_client::values::bytes;
+use crate::redis_client::{Address, Config, Link, LinkListener, LiveConnection, Message, Target, Topology, error};
 use crate::types::{Error, ErrorKind, Result};
 
 /// The kind of a request.

@@ -13,10 +13,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::server::RequestKind;
-use crate::engine::redis::wire::{
-    CachedScript, Contender, Reader, bytes, check_format, integer, lua as shared, not_ours,
-};
 use crate::logic::quorum::{Vote, WriteReply};
+use crate::redis_client::values::{bytes, check_format, integer, not_ours};
+use crate::redis_client::{CachedScript, Contender, Reader, lua as shared};
 use crate::types::{ClaimId, LockName, Owner, Result, Token};
 
 /// A lock's key.

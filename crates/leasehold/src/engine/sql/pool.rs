@@ -42,8 +42,8 @@ pub(super) struct Pool {
     read_only: Mutex<ReadOnlyBackoff>,
 }
 
-/// Delays new connections to a server that refuses writes. Each refusal ends its connection, so
-/// that without pauses every statement would open another one.
+/// Delays new connections to a server that refuses writes. The pool closes a connection whose
+/// statement was refused, so that without pauses every statement would open another one.
 #[derive(Debug, Default)]
 struct ReadOnlyBackoff {
     /// How many times in a row the server refused.

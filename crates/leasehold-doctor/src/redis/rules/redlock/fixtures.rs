@@ -7,7 +7,7 @@ use super::super::super::redlock::{RedlockSettings, Voter};
 use super::super::fixtures;
 use leasehold_internals::logic::lease::Drift;
 use leasehold_internals::logic::quorum::Quorum;
-use leasehold_internals::redis::config::Address;
+use leasehold_internals::redis::Address;
 
 pub(super) fn requirements() -> Requirements {
     Requirements { deployment: Deployment::Redlock, ..fixtures::requirements() }

@@ -1,9 +1,9 @@
 //! What a scripted server does with each command. Of the scripts it implements what one exclusive
 //! lock without a queue needs; a waiter gets the time of its next attempt.
 
-use super::super::wire::Contender;
 use super::resp;
 use super::server::{HeldLock, Reaction, ReceivedRequest, ScriptedServer};
+use crate::redis_client::Contender;
 use crate::types::ClaimId;
 
 impl ScriptedServer {

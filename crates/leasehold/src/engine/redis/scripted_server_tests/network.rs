@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use tokio::io::DuplexStream;
 
-use super::super::config::{Address, Config};
 use super::super::engine::RedisEngine;
-use super::super::transport::{Dialer, Transport};
 use crate::Locks;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
+use crate::redis_client::{Address, Config, Dialer, Transport};
 use crate::types::Result;
 
 /// What accepts connections at an address.

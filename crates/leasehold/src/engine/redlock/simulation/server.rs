@@ -8,9 +8,9 @@ use redis::Value;
 use super::super::server::{Request, RequestKind};
 use super::super::wire::digits;
 use crate::clock::Instant;
-use crate::engine::redis::wire::{Contender, Reader};
 use crate::logic::acceptor::{AcceptorState, ClaimRequest};
 use crate::logic::quorum::{Vote, WriteReply};
+use crate::redis_client::{Contender, Reader};
 use crate::types::{ClaimId, Owner, Token};
 
 /// One server.

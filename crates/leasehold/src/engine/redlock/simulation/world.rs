@@ -128,7 +128,7 @@ impl World {
             if self.plan.restarts_empty { format!("?strict={}ms", self.plan.ttl.as_millis()) } else { String::new() };
         let url = EngineUrl::parse(&format!("redlock://{}{strict}", hosts.join(","))).expect("a URL");
         let config = Config::read(&url).expect("a configuration").with_clock(&self.clock);
-        let reach = |node: &Arc<crate::engine::redis::config::Config>, listener| {
+        let reach = |node: &Arc<crate::redis_client::Config>, listener| {
             let cell = usize::from(super::super::server::address_of(node).port) - 1;
             Box::new(SimulatedConnection::new(self, client, cell, listener)) as Box<_>
         };

@@ -1,12 +1,15 @@
 //! Batches: the requests of this client that are pending for one lock are decided together, and the
 //! decision is written to the row of the lock with one statement.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::batch_outcome::BatchBasis;
 use super::engine::LeaseEngine;
-use super::lock_state::{CachedRow, ClockReading, LockState, PendingOp, lock};
+use super::lock_state::{CachedRow, ClockReading, LockState, OpResult, PendingOp, lock};
 use super::state::{self, ContenderDetails, Contenders, Content, instant_from_micros, to_micros};
 use super::step::{self, Op, OpOutcome};
 use super::wire::{self, StoredRow, Swap};
@@ -59,13 +62,8 @@ impl Drop for BatchGuard {
 impl LeaseEngine {
     /// Adds a request to the next batch of a lock, and returns its outcome. `ttl` bounds the time
     /// limit.
-    pub(super) async fn submit(
-        self: &Arc<Self>,
-        lock_state: &Arc<LockState>,
-        op: Op,
-        ttl: Duration,
-    ) -> super::lock_state::OpResult {
-        let (reply_sender, reply_receiver) = tokio::sync::oneshot::channel();
+    pub(super) async fn submit(self: &Arc<Self>, lock_state: &Arc<LockState>, op: Op, ttl: Duration) -> OpResult {
+        let (reply_sender, reply_receiver) = oneshot::channel();
         let mut lock_state = Arc::clone(lock_state);
         let start = loop {
             let mut inner = lock_state.lock();
@@ -126,7 +124,7 @@ impl LeaseEngine {
             let within = within.unwrap_or_else(|| lock_state.lock().write_timeout());
             let (ops, replies): (Vec<Op>, Vec<_>) =
                 requests.into_iter().map(|request| (request.op, request.reply)).unzip();
-            let result = match self.clock.timeout(within, self.run_batch(lock_state, &ops, within)).await {
+            let result = match self.clock.timeout(within, self.run_batch(lock_state, &ops, &replies, within)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lock_state.lock().row = None;
@@ -167,6 +165,7 @@ impl LeaseEngine {
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
         ops: &[Op],
+        replies: &[oneshot::Sender<OpResult>],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         // Which of the claims to release hold the lock by way of this client.
@@ -180,7 +179,7 @@ impl LeaseEngine {
             ops.iter().filter_map(Op::released_claim).filter(|claim| is_ours(*claim)).collect()
         };
         let writes_before = lock_state.lock().writes_begun;
-        match self.decide(lock_state, ops, within).await {
+        match self.decide(lock_state, ops, replies, within).await {
             Err(failure) if failure.is_connection_lost(self.pool.config.dialect) => {
                 tracing::debug!(?failure, name = %lock_state.name, "retrying on another connection");
                 {
@@ -191,7 +190,7 @@ impl LeaseEngine {
                 }
                 self.pool.discard_idle();
                 let may_have_written = lock_state.lock().writes_begun > writes_before;
-                let (mut outcomes, reading) = Box::pin(self.decide(lock_state, ops, within)).await?;
+                let (mut outcomes, reading) = Box::pin(self.decide(lock_state, ops, replies, within)).await?;
                 // A claim of this client held and does not exist any more: the first try released
                 // it.
                 for (op, outcome) in ops.iter().zip(&mut outcomes) {
@@ -220,6 +219,7 @@ impl LeaseEngine {
         self: &Arc<Self>,
         lock_state: &Arc<LockState>,
         ops: &[Op],
+        replies: &[oneshot::Sender<OpResult>],
         within: Duration,
     ) -> Result<(Vec<OpOutcome>, ClockReading), Failure> {
         let mut connection = self.pool.borrow().await?;
@@ -242,6 +242,7 @@ impl LeaseEngine {
             if !is_fresh && may_be_free && ops.len() == 1 {
                 return Ok(self.cache_and_grant(lock_state, found));
             }
+            let ops = &*without_abandoned(ops, replies);
             let local = self.clock.now();
             let now = if is_fresh { found.reading.server_time } else { found.reading.min_server_time(local) };
             let now = now.saturating_sub(self.pool.config.clock_skew);
@@ -274,9 +275,7 @@ impl LeaseEngine {
                 ..swap(lock_state.name.as_str(), found.version, last, &content, now, &messages)
             };
             // If nothing is left in the row, no answer needs the time of the write.
-            let clears = content.is_empty()
-                && messages.is_empty()
-                && outcomes.iter().all(|outcome| matches!(outcome, OpOutcome::Released(_)));
+            let clears = content.is_empty() && messages.is_empty() && outcomes.iter().all(OpOutcome::is_release);
             lock_state.lock().record_write(last);
             let sent = self.clock.now();
             let Some(at) = self.write(&mut connection, &swap, clears.then_some(now)).await? else { continue };
@@ -470,6 +469,20 @@ impl LeaseEngine {
             lock_states.remove(&lock_state.name);
         }
     }
+}
+
+/// The requests, but without the force releases and the requests to release whose caller has
+/// stopped waiting, each replaced by a `Check`. Its caller was told that the outcome is unknown. It
+/// must not end a claim long after that, when a connection that hung continues or is replaced.
+fn without_abandoned<'a>(ops: &'a [Op], replies: &[oneshot::Sender<OpResult>]) -> Cow<'a, [Op]> {
+    let is_abandoned = |(op, reply): (&Op, &oneshot::Sender<OpResult>)| {
+        matches!(op, Op::ForceRelease(_) | Op::RequestRelease(_)) && reply.is_closed()
+    };
+    if !ops.iter().zip(replies).any(is_abandoned) {
+        return Cow::Borrowed(ops);
+    }
+    let applied = |(op, reply)| if is_abandoned((op, reply)) { Op::Check } else { op.clone() };
+    ops.iter().zip(replies).map(applied).collect()
 }
 
 /// The failure for a row whose state cannot be parsed.

@@ -76,6 +76,13 @@ pub(super) enum OpOutcome {
     Checked,
 }
 
+impl OpOutcome {
+    /// Whether it is the outcome of a release.
+    pub(super) fn is_release(&self) -> bool {
+        matches!(self, Self::Released(_))
+    }
+}
+
 /// What requests changed besides their own outcomes: other clients and claims to notify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {

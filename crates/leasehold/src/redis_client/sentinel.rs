@@ -14,7 +14,7 @@ use redis::{Pipeline, PushInfo, Value};
 use tokio::sync::Notify;
 
 use super::config::{Address, Config};
-use super::{connect, error, wire};
+use super::{connect, error, values};
 use crate::logic::sentinel_election::{FollowedMaster, MasterChoice, MasterReport};
 use crate::types::{Error, ErrorKind, Result};
 
@@ -38,13 +38,13 @@ pub struct Sentinels {
 /// The master, and the number of the election that made it so; see
 /// [`FollowedMaster::election_number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ElectedMaster {
-    pub(crate) master: Address,
-    pub(crate) number: u64,
+pub(super) struct ElectedMaster {
+    pub(super) master: Address,
+    pub(super) number: u64,
 }
 
 impl Sentinels {
-    pub(crate) fn new(addresses: &[Address], name: &str) -> Self {
+    pub(super) fn new(addresses: &[Address], name: &str) -> Self {
         let followed = Mutex::new(FollowedMaster::new(addresses.len()));
         Self { addresses: addresses.to_vec(), name: name.to_owned(), followed }
     }
@@ -67,7 +67,7 @@ impl Sentinels {
     /// # Errors
     /// `Unavailable` if no Sentinel responds, or if those that do name an older election than the
     /// one that was followed.
-    pub(crate) async fn find_master(&self, config: &Config) -> Result<ElectedMaster> {
+    pub(super) async fn find_master(&self, config: &Config) -> Result<ElectedMaster> {
         let asked = self.addresses.iter().map(|address| self.connect_and_ask(config, address));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut failed) = (Vec::new(), None);
@@ -143,7 +143,7 @@ impl Sentinels {
     /// Returns when the Sentinels have held a new election. The old master may still be alive, and
     /// accept writes that will be lost. It may also be the new master, and have missed the writes
     /// in between.
-    pub(crate) async fn until_replaced(&self, config: &Config, current: &ElectedMaster) {
+    pub(super) async fn until_replaced(&self, config: &Config, current: &ElectedMaster) {
         let said: LastAnswers = Mutex::new(vec![None; self.addresses.len()]);
         let change = Notify::new();
         let mut listening: FuturesUnordered<_> =
@@ -246,10 +246,10 @@ async fn query_master(
 
 /// Refuses a server that is not a master: the Sentinels, or the server itself, may not have noticed
 /// a fail-over yet.
-pub(crate) async fn ensure_master(connection: &mut MultiplexedConnection, address: &Address) -> Result<()> {
+pub(super) async fn ensure_master(connection: &mut MultiplexedConnection, address: &Address) -> Result<()> {
     let role = connection.send_packed_command(&redis::cmd("ROLE")).await;
     let role = role.and_then(Value::extract_error).map_err(|cause| error::step_error(address, cause))?;
-    let master = matches!(&role, Value::Array(parts) if parts.first().and_then(wire::bytes) == Some(b"master"));
+    let master = matches!(&role, Value::Array(parts) if parts.first().and_then(values::bytes) == Some(b"master"));
     if master {
         return Ok(());
     }

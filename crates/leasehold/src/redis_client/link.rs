@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
+use super::script::{CachedScript, RUN_DIGITS};
 use super::sentinel::{self, ElectedMaster, Sentinels};
-use super::wire::{CachedScript, RUN_DIGITS};
 use super::{connect, error};
 use crate::clock::Instant;
 use crate::logic::backoff::{self, RenewalUrgency};

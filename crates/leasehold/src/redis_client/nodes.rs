@@ -14,9 +14,11 @@ use tokio::task::JoinHandle;
 
 use super::config::{Address, Config, Topology};
 use super::error;
+use super::keys::{self, SLOTS};
 use super::link::{Link, LinkListener, LiveConnection, Target};
+use super::script::CachedScript;
 use super::sentinel::Sentinels;
-use super::wire::{self, CachedScript, SLOTS};
+use super::values;
 use crate::engine::Claim;
 use crate::types::{Error, ErrorKind, Result};
 
@@ -115,7 +117,7 @@ impl Nodes {
 
     /// The slot of a key; `None` without a cluster.
     pub fn slot(&self, key: &str) -> Option<u16> {
-        matches!(self.routing, Routing::Cluster(..)).then(|| wire::slot(key))
+        matches!(self.routing, Routing::Cluster(..)).then(|| keys::slot(key))
     }
 
     /// The link to the server that has this slot.
@@ -413,10 +415,10 @@ pub fn parse_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address
         let Value::Array(parts) = range else { return None };
         let [from, to, master, ..] = &parts[..] else { return None };
         let Value::Array(master) = master else { return None };
-        let host = master.first().and_then(wire::bytes).map(String::from_utf8_lossy).unwrap_or_default();
+        let host = master.first().and_then(values::bytes).map(String::from_utf8_lossy).unwrap_or_default();
         let host = host_or_asked(&host, asked);
-        let port = master.get(1).and_then(wire::integer)?.try_into().ok()?;
-        let (from, to) = (wire::integer(from)?.try_into().ok()?, wire::integer(to)?.try_into().ok()?);
+        let port = master.get(1).and_then(values::integer)?.try_into().ok()?;
+        let (from, to) = (values::integer(from)?.try_into().ok()?, values::integer(to)?.try_into().ok()?);
         slots.get_mut::<std::ops::RangeInclusive<usize>>(from..=to)?.fill(Some(Address { host, port }));
     }
     Some(slots)

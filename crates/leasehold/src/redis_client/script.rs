@@ -1,0 +1,66 @@
+//! Scripts that servers cache, and the parts of them that several engines share.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Script};
+
+/// A script that the server may have stored.
+#[derive(Debug)]
+pub struct CachedScript {
+    sha: String,
+    text: String,
+}
+
+impl CachedScript {
+    pub fn new(text: String) -> Arc<Self> {
+        Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
+    }
+
+    /// The digest by which the server knows the script.
+    #[cfg(test)]
+    pub fn sha(&self) -> &str {
+        &self.sha
+    }
+
+    /// Runs the script by its digest: the server must have stored it.
+    pub fn evalsha(&self, keys: usize) -> Cmd {
+        eval_command("EVALSHA", &self.sha, keys)
+    }
+
+    /// Runs the script from its text, and thereby stores it.
+    pub fn eval(&self, keys: usize) -> Cmd {
+        eval_command("EVAL", &self.text, keys)
+    }
+
+    /// Loads the script into the server.
+    pub fn script_load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&self.text);
+        load
+    }
+}
+
+fn eval_command(command: &str, script: &str, keys: usize) -> Cmd {
+    let mut cmd = Cmd::with_capacity(12, script.len() + 320);
+    cmd.arg(command).arg(script).arg(keys);
+    cmd
+}
+
+/// Parts that the scripts of other engines on Redis share.
+pub mod lua {
+    pub const PRELUDE: &str = include_str!("scripts/prelude.lua");
+    pub const SERVER_TIME: &str = include_str!("scripts/server_time.lua");
+    pub const STRICT_OFF: &str = include_str!("scripts/strict_off.lua");
+    pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/strict_off_with_run.lua");
+    pub const STRICT: &str = include_str!("scripts/strict.lua");
+    pub const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
+    pub const STRICT_SLOT_MOVING: &str = include_str!("scripts/strict_slot_moving.lua");
+}
+
+/// How many digits of a server's run are stored.
+pub const RUN_DIGITS: usize = 8;
+
+/// A server's run, as it is stored.
+pub fn short_run(run: &str) -> &str {
+    run.get(..RUN_DIGITS).unwrap_or(run)
+}
