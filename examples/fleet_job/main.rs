@@ -87,7 +87,7 @@ async fn run_controls(
     Ok(())
 }
 
-/// The hosts that sent the message, by tick.
+/// For each tick, the numbers of the hosts that sent the message.
 #[derive(Default)]
 struct SentMessages(BTreeMap<String, Vec<u32>>);
 

@@ -73,6 +73,7 @@ impl Baseline {
         Ok(Self::MySql { conn: Box::new(conn), upsert, free, poll })
     }
 
+    /// Connects to PostgreSQL, and prepares the bare statements that a lease table needs at least.
     async fn open_postgres(url: &str) -> Result<Self, BoxError> {
         let client = connect_postgres(url).await?;
         let upsert = "INSERT INTO floor (name, version, token, busy, state) VALUES ($1, $2, $3, $4, $5) \

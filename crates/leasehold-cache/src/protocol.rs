@@ -2,7 +2,7 @@
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>c{key}` | hash | one key of the cache, as documented in `scripts/load_record.lua` |
+//! | `<prefix>c{key}` | hash | one key of the cache: an [`Entry`], its value, and the inboxes of waiting readers; see `scripts/load_record.lua` |
 //! | `<prefix>t{key}` | string | a value of a textbook [strategy](super::strategy) |
 //! | `<prefix>i<number>` | channel | a client's inbox, with the ends of loads that its readers wait for |
 
@@ -14,8 +14,8 @@ use crate::logic::{
     Data, LoadedValue, Operation, OperationReply, ReadReply, ReadRequest, StoreRefusal, WriteEnd, WriteRequest,
 };
 use leasehold_internals::redis::keys::named_key;
-use leasehold_internals::redis::values::{bytes, check_format, integer};
-use leasehold_internals::redis::{CachedScript, Reader};
+use leasehold_internals::redis::values::{bytes, integer};
+use leasehold_internals::redis::{CachedScript, Field, FieldType, Reader, Stored, layout, lua};
 
 /// The default prefix of the cache's keys. It differs from the locks' prefix: a cache may be
 /// evicted, and locks may not.
@@ -29,7 +29,73 @@ pub(crate) fn plain_key(prefix: &str, key: &str) -> String {
     named_key(prefix, 't', key)
 }
 
-macro_rules! lua {
+/// A token or a version in twenty digits: it may be above 2^53, and such texts compare as the
+/// numbers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decimal(pub u64);
+
+impl Field for Decimal {
+    const TYPE: FieldType = FieldType::Fixed("c20");
+
+    fn parse(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.number(20).map(Self)
+    }
+
+    fn append(&self, value: &mut Vec<u8>) {
+        value.extend(encode_number(self.0).bytes());
+    }
+}
+
+layout! {
+    /// One key of the cache, without its value: the field `m`. Times are in µs.
+    pub struct Entry = "entry", kind 'C' {
+        /// The number of the last change.
+        generation: u64,
+        /// The key is kept until then.
+        keep: u64,
+        /// The reader that may load the value; zero: none.
+        lease: u128,
+        lease_until: u64,
+        /// The write in progress; zero: none.
+        mark: u128,
+        mark_until: u64,
+        /// The highest token of a writer.
+        token: Decimal,
+        /// The lowest version that a value may have.
+        version: Decimal,
+        /// `V`: a value; `N`: the row does not exist; `-`: nothing.
+        kind: char,
+        /// The generation of the value.
+        of: u64,
+        /// Until when the value is fresh.
+        fresh: u64,
+        /// How long its load took.
+        cost: u64,
+        /// Until when the row is expected to exist.
+        row_until: u64,
+        /// When this was written.
+        written: u64,
+    }
+}
+
+layout! {
+    /// The inbox of a waiting reader.
+    pub struct Inbox = "inbox" {
+        number: u128,
+    }
+}
+
+layout! {
+    /// A message in a client's inbox: a lease that its readers wait for has ended.
+    pub struct LeaseEnded = "lease_ended", kind 'E' {
+        lease: u128,
+        key: Arc<str>,
+        /// The error of the load; empty if it did not fail.
+        failure: Arc<str>,
+    }
+}
+
+macro_rules! script {
     ($name:literal) => {
         include_str!(concat!("scripts/", $name, ".lua"))
     };
@@ -50,18 +116,21 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let on_record = |rest: &str| CachedScript::new([lua!("prelude"), lua!("load_record"), rest].concat());
+        let entry = Entry::LAYOUT.lua();
+        let others = lua::functions(&[Inbox::LAYOUT, LeaseEnded::LAYOUT]);
+        let step = |first: &str, rest: &str| {
+            let parts = [lua::PRELUDE, lua::SERVER_TIME, &entry, first, &others, script!("load_record"), rest];
+            CachedScript::new(parts.concat())
+        };
         Self {
-            read: CachedScript::new(
-                [lua!("prelude"), lua!("read_fresh"), lua!("load_record"), lua!("read_or_lend")].concat(),
-            ),
-            store: on_record(lua!("store_loaded")),
-            release_lease: on_record(lua!("release_lease")),
-            invalidate: on_record(lua!("invalidate")),
-            begin_write: on_record(lua!("begin_write")),
-            extend_write: on_record(lua!("extend_write")),
-            finish_write: on_record(lua!("finish_write")),
-            textbook: CachedScript::new(lua!("run_textbook_command").to_owned()),
+            read: step(script!("read_fresh"), script!("read_or_lend")),
+            store: step("", script!("store_loaded")),
+            release_lease: step("", script!("release_lease")),
+            invalidate: step("", script!("invalidate")),
+            begin_write: step("", script!("begin_write")),
+            extend_write: step("", script!("extend_write")),
+            finish_write: step("", script!("finish_write")),
+            textbook: CachedScript::new(script!("run_textbook_command").to_owned()),
         }
     }
 
@@ -85,15 +154,11 @@ impl Scripts {
     }
 }
 
-fn encode_id(id: u128) -> String {
-    format!("{id:032x}")
+fn encode_id(id: u128) -> [u8; 16] {
+    id.to_be_bytes()
 }
 
-fn encode_time(microseconds: u64) -> String {
-    format!("{microseconds:016}")
-}
-
-/// A token or a version in twenty digits, so that texts compare as the numbers do.
+/// A token or a version: see [`Decimal`].
 fn encode_number(number: u64) -> String {
     format!("{number:020}")
 }
@@ -102,29 +167,29 @@ fn encode_number(number: u64) -> String {
 pub(crate) fn push_arguments(command: &mut Cmd, operation: &Operation) {
     match operation {
         Operation::Read(ReadRequest { lease, lease_time, keep_for, stale_for, early_factor }) => {
-            command.arg(encode_id(*lease)).arg(*lease_time).arg(*keep_for).arg(*stale_for).arg(*early_factor);
+            command.arg(&encode_id(*lease)).arg(*lease_time).arg(*keep_for).arg(*stale_for).arg(*early_factor);
         }
         Operation::Store(load) => {
-            command.arg(encode_id(load.lease)).arg(encode_time(load.generation));
+            command.arg(&encode_id(load.lease)).arg(load.generation);
             push_loaded_value(command, load);
         }
         Operation::GiveUp(lease, why) => {
-            command.arg(encode_id(*lease)).arg(why);
+            command.arg(&encode_id(*lease)).arg(why);
         }
         Operation::Invalidate(version, stale_for, keep_for) => {
             command.arg(encode_number(*version)).arg(*stale_for).arg(*keep_for);
         }
         Operation::BeginWrite(WriteRequest { mark, token, mark_time, stale_for, keep_for }) => {
-            command.arg(encode_id(*mark)).arg(encode_number(*token)).arg(*mark_time).arg(*stale_for).arg(*keep_for);
+            command.arg(&encode_id(*mark)).arg(encode_number(*token)).arg(*mark_time).arg(*stale_for).arg(*keep_for);
         }
         Operation::ExtendWrite(mark, mark_for, keep_for) => {
-            command.arg(encode_id(*mark)).arg(*mark_for).arg(*keep_for);
+            command.arg(&encode_id(*mark)).arg(*mark_for).arg(*keep_for);
         }
         Operation::FinishWrite(mark, None, keep_for) => {
-            command.arg(encode_id(*mark)).arg(*keep_for).arg("0");
+            command.arg(&encode_id(*mark)).arg(*keep_for).arg("0");
         }
         Operation::FinishWrite(mark, Some(load), keep_for) => {
-            command.arg(encode_id(*mark)).arg(*keep_for).arg("1").arg(encode_time(load.generation));
+            command.arg(&encode_id(*mark)).arg(*keep_for).arg("1").arg(load.generation);
             push_loaded_value(command, load);
         }
     }
@@ -136,7 +201,7 @@ fn push_loaded_value(command: &mut Cmd, load: &LoadedValue) {
         None => command.arg("N").arg(""),
     };
     command.arg(load.version.map(encode_number).unwrap_or_default());
-    command.arg(encode_time(load.load_cost)).arg(load.fresh_for).arg(load.stale_for);
+    command.arg(load.load_cost).arg(load.fresh_for).arg(load.stale_for);
 }
 
 /// Parses the reply of the operation's script; `None` if the script cannot have sent it.
@@ -154,8 +219,11 @@ pub(crate) fn parse_reply(operation: &Operation, value: Value) -> Option<Operati
         Operation::GiveUp(..) | Operation::Invalidate(..) => (integer(&value)? == 0).then_some(OperationReply::Done),
         Operation::BeginWrite(_) => {
             let Value::Array(parts) = value else { return None };
-            let token = std::str::from_utf8(bytes(parts.get(1)?)?).ok()?.parse().ok()?;
-            Some(OperationReply::WriteBegun(if integer(parts.first()?)? == 1 { Ok(token) } else { Err(token) }))
+            let number = match parts.get(1)? {
+                Value::Int(generation) => u64::try_from(*generation).ok()?,
+                token => std::str::from_utf8(bytes(token)?).ok()?.parse().ok()?,
+            };
+            Some(OperationReply::WriteBegun(if integer(parts.first()?)? == 1 { Ok(number) } else { Err(number) }))
         }
         Operation::ExtendWrite(..) => Some(OperationReply::WriteExtended(integer(&value)? == 1)),
         Operation::FinishWrite(..) => Some(OperationReply::WriteFinished(if integer(&value)? == 1 {
@@ -172,7 +240,7 @@ fn parse_read_reply(value: Value) -> Option<ReadReply> {
     let what = integer(&parts.next()?)?;
     match what {
         5 => {
-            let lease = u128::from_str_radix(std::str::from_utf8(bytes(&parts.next()?)?).ok()?, 16).ok()?;
+            let lease = u128::from_be_bytes(bytes(&parts.next()?)?.try_into().ok()?);
             return Some(ReadReply::Wait(lease, integer(&parts.next()?)?.try_into().ok()?));
         }
         6 => return Some(ReadReply::WriteInProgress),
@@ -186,7 +254,7 @@ fn parse_read_reply(value: Value) -> Option<ReadReply> {
         _ => None,
     };
     let generation = parts.next();
-    let generation = || Reader(bytes(generation.as_ref()?)?).number(16);
+    let generation = || u64::try_from(integer(generation.as_ref()?)?).ok();
     Some(match what {
         1 => ReadReply::Hit(data?),
         2 => ReadReply::Early(data?, generation()?),
@@ -208,12 +276,8 @@ pub(crate) struct Message {
 impl Message {
     /// `None` if the scripts cannot have sent `text`.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        let mut reader = Reader(check_format(text).ok()?);
-        let lease = u128::from_str_radix(std::str::from_utf8(reader.bytes(32)?).ok()?, 16).ok()?;
-        let size = reader.number(6)?;
-        let key = String::from_utf8(reader.bytes(size.try_into().ok()?)?.to_vec()).ok()?;
-        let rest = String::from_utf8_lossy(reader.0).into_owned();
-        Some(Self { lease, key, failure: (!rest.is_empty()).then_some(rest) })
+        let LeaseEnded { lease, key, failure } = LeaseEnded::read(text).ok()?;
+        Some(Self { lease, key: key.to_string(), failure: Some(failure.to_string()).filter(|why| !why.is_empty()) })
     }
 }
 
@@ -223,11 +287,10 @@ mod tests {
 
     #[test]
     fn messages_are_parsed_as_the_scripts_write_them() {
-        let text = format!("1{}000003a}}b", encode_id(7));
+        let sent = |failure: &str| LeaseEnded { lease: 7, key: "a}b".into(), failure: failure.into() }.write();
         let message = Message { lease: 7, key: "a}b".into(), failure: None };
-        assert_eq!(Message::parse(text.as_bytes()), Some(message));
-        let failed = Message::parse(format!("{text}no luck").as_bytes()).unwrap();
-        assert_eq!(failed.failure.as_deref(), Some("no luck"));
+        assert_eq!(Message::parse(&sent("")), Some(message));
+        assert_eq!(Message::parse(&sent("no luck")).unwrap().failure.as_deref(), Some("no luck"));
         assert_eq!(Message::parse(b"nonsense"), None);
     }
 

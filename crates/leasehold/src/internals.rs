@@ -31,10 +31,10 @@ pub mod redis {
     pub use crate::engine::redis::wire;
     pub use crate::redis_client::*;
 }
-/// The settings of Redlock.
+/// The settings of Redlock, and the values that it stores.
 #[cfg(feature = "redis")]
 pub mod redlock {
-    pub use crate::engine::redlock::config;
+    pub use crate::engine::redlock::{config, wire};
 }
 /// Connections to PostgreSQL and MySQL, and the tables that the engine uses there.
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -1,8 +1,7 @@
--- ARGV: mark, mark for, keep for.
-local is_held = mark == ARGV[3]
-if is_held then
-  mark_until = plus(clock, ARGV[4])
-  keep_to(plus(mark_until, ARGV[5]))
-  save()
-end
-return is_held and 1 or 0
+-- ARGV: mark, mark for, keep for. Reply: 1 if the mark is still there, else 0.
+local mark, mark_for, keep_for = unpack(ARGV, 3)
+if entry.mark ~= mark then return 0 end
+entry.mark_until = now + mark_for
+keep_to(entry.mark_until + keep_for)
+save()
+return 1

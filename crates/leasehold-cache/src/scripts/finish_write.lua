@@ -1,15 +1,17 @@
--- ARGV: mark, keep for, whether there is a value, its generation, and the load.
-local undisturbed = ARGV[5] == '0' or ARGV[6] == generation
-bump()
-keep_to(plus(clock, ARGV[4]))
+-- ARGV: mark, keep for, 1 if there is a value, its generation, and the load. Reply: 1 if the mark
+-- was there and no other write came between; else 0.
+local mark, keep_for, has_value = unpack(ARGV, 3)
+local undisturbed = has_value == '0' or tonumber(ARGV[6]) == entry.generation
+start_generation()
+keep_to(now + keep_for)
 outdate()
-if mark ~= ARGV[3] then
+if entry.mark ~= mark then
   save()
   return 0
 end
-mark, mark_until = NOBODY, ZERO
-if undisturbed and ARGV[5] == '1' and (ARGV[9] == '' or ARGV[9] >= version) then
-  if ARGV[7] == 'N' then row_until = ZERO end
+entry.mark, entry.mark_until = NONE, 0
+if undisturbed and has_value == '1' and (ARGV[9] == '' or ARGV[9] >= entry.version) then
+  if ARGV[7] == 'N' then entry.row_until = 0 end
   fill(7)
 end
 save()

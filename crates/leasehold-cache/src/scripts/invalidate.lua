@@ -1,11 +1,9 @@
--- ARGV: the lowest version, stale for, keep for.
-bump()
-if ARGV[3] > version then version = ARGV[3] end
-if num(ARGV[3]) > 0 then
-  local until_then = plus(clock, ARGV[5])
-  if until_then > row_until then row_until = until_then end
-end
-age(ARGV[4])
-keep_to(plus(clock, ARGV[5]))
+-- ARGV: the lowest version, stale for, keep for. Reply: 0.
+local version, stale_for, keep_for = unpack(ARGV, 3)
+start_generation()
+if version > entry.version then entry.version = version end
+if version > NO_NUMBER then entry.row_until = math.max(entry.row_until, now + keep_for) end
+age(stale_for)
+keep_to(now + keep_for)
 save()
 return 0

@@ -1,18 +1,17 @@
--- ARGV: lease, generation, and the load. Returns 0 if it was stored, or why not: 1 invalidated, 2
--- overtaken, 3 older, 4 absent.
-if lease ~= ARGV[3] then
-  if generation == ARGV[4] and mark == NOBODY then return 2 end
+-- ARGV: lease, generation, and the load. Reply: 0 if it was stored, or why not: 1: invalidated; 2:
+-- overtaken; 3: older; 4: the row is expected to exist.
+if entry.lease ~= ARGV[3] then
+  if entry.generation == tonumber(ARGV[4]) and entry.mark == NONE then return 2 end
   return 1
 end
-lease, lease_until = NOBODY, ZERO
-if ARGV[7] ~= '' and ARGV[7] < version then
-  save()
-  return 3
+entry.lease, entry.lease_until = NONE, 0
+local refused
+if ARGV[7] ~= '' and ARGV[7] < entry.version then
+  refused = 3
+elseif ARGV[5] == 'N' and now < entry.row_until then
+  refused = 4
+else
+  fill(5)
 end
-if ARGV[5] == 'N' and clock < row_until then
-  save()
-  return 4
-end
-fill(5)
 save()
-return 0
+return refused or 0

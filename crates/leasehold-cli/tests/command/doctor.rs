@@ -124,7 +124,7 @@ async fn unreported_settings_are_unknown_and_never_ok() {
 #[tokio::test]
 async fn missing_permissions_are_failures_and_the_fix_works() {
     let server = durable_redis().start().await.unwrap();
-    redis_command(&server, &["HSET", "leasehold:l{a}", "m", "1F"]).await;
+    redis_command(&server, &["HSET", "leasehold:l{a}", "m", "1S"]).await;
     redis_command(&server, &["EXPIRE", "leasehold:l{a}", "600"]).await;
     let url = create_user(&server, "~* &* +@all -eval").await;
     let (code, no_eval) = doctor_report(&url).await;
@@ -176,8 +176,8 @@ async fn unexpected_keys_below_the_prefix_are_found() {
         &["RPUSH", "leasehold:l{list}", "x"][..],
         &["SET", "leasehold:settings", "x"],
         &["HSET", "leasehold:l{other}", "field", "x"],
-        &["HSET", "leasehold:l{immortal}", "m", "1F00000000000000010000000000"],
-        &["HSET", "leasehold:l{half}", "m", "1R00000000000000010000000000"],
+        &["HSET", "leasehold:l{immortal}", "m", "1S"],
+        &["HSET", "leasehold:l{half}", "m", "1Q"],
         &["EXPIRE", "leasehold:l{half}", "60"],
         &["HSET", "leasehold:l{newer}", "m", "2 from the future"],
         &["EXPIRE", "leasehold:l{newer}", "60"],

@@ -2,22 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{LONG_TTL, TEST_TIMEOUT, TestFolder};
-use leasehold_testbed::redis::{IndependentServers, Reply, RespClient};
-
-/// A script that counts the claims in a lock's record.
-const COUNT_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 50, 0
-while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
-return count";
+use leasehold_internals::redis::Stored;
+use leasehold_internals::redlock::wire::NodeLock;
+use leasehold_testbed::redis::{IndependentServers, RespClient};
 
 /// How many claims each server has for a lock.
-async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<i64> {
+async fn claim_counts(servers: &IndependentServers, name: &str) -> Vec<usize> {
     let mut counts = Vec::new();
     for server in servers.servers() {
         let mut client = RespClient::connect(server.addr()).await.unwrap();
-        match client.command(&["EVAL", COUNT_SCRIPT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
-            Reply::Integer(count) => counts.push(count),
-            other => panic!("{other:?}"),
-        }
+        let reply = client.command(&["GET", &format!("leasehold:q{name}")]).await.unwrap();
+        let lock = reply.bytes().map(|stored| NodeLock::read(stored).unwrap());
+        counts.push(lock.map_or(0, |lock| lock.stored_votes().unwrap().len()));
     }
     counts
 }

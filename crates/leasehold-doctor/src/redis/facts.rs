@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys::KeyScan;
 use super::query::{Fact, QueryError};
-use leasehold_internals::redis::{Config, Protocol};
+use leasehold_internals::redis::{Config, Epoch as StoredEpoch, Protocol};
 
 /// What the URL and the options of the examination demand of the servers.
 #[derive(Clone, Debug)]
@@ -63,7 +63,8 @@ impl Requirements {
         let locks = if self.simple {
             format!("~{}* +evalsha +eval +time +get +set +del +pexpire +pttl", self.prefix)
         } else {
-            let least = "+evalsha +eval +subscribe +publish +pubsub|numsub +time +hget +hset +hdel +expire +get +set +setrange +del";
+            let least =
+                "+evalsha +eval +subscribe +publish +pubsub|numsub +time +hget +hset +hdel +expire +get +set +del";
             format!("~{0}* &{0}* {least} +hgetall +scan +exists +client +script|load", self.prefix)
         };
         let more = if self.deployment == Deployment::Cluster { " +cluster +asking" } else { "" };
@@ -155,8 +156,8 @@ pub(crate) struct MasterFacts {
 pub(crate) struct Epoch {
     /// The server's time when it was read, in microseconds since 1970.
     pub(crate) now: u64,
-    /// Its text, in the format of `scripts/strict.lua` without the format number; `None` if there is no record.
-    pub(crate) record: Option<String>,
+    /// What is stored; `None` if there is no record.
+    pub(crate) stored: Option<StoredEpoch>,
 }
 
 /// What is known of one server.

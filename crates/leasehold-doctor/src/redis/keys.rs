@@ -5,9 +5,10 @@ use futures_util::future::join_all;
 
 use super::facts::{Deployment, Requirements};
 use super::query::{Fact, QueryConnection, query, redis_command};
-use leasehold_internals::FORMAT;
 use leasehold_internals::redis::keys::pattern;
 use leasehold_internals::redis::values::FORMAT_DIGIT;
+use leasehold_internals::redis::wire::SimpleState;
+use leasehold_internals::redis::{Contender, Stored};
 
 /// How many keys are examined, at most.
 const MAX_KEYS: usize = 2_000;
@@ -19,26 +20,20 @@ const SCAN_COUNT: &str = "1000";
 const MAX_EXAMPLES: usize = 3;
 
 /// Examines a key atomically. Returns its type, the state of its lock, its number of fields, its
-/// TTL in ms, and 1 if the lease of a single holder has expired. Its argument is the format number.
+/// TTL in ms, and the server's time in seconds and microseconds.
 const EXAMINE_KEY_SCRIPT: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
 local main = hash and redis.call('HGET', KEYS[1], 'm') or ''
-local since, ttl = tonumber(string.sub(main, 29, 44)), tonumber(string.sub(main, 62, 73))
-local over = 0
-if string.sub(main, 1, 2) == ARGV[1] .. 'H' and since and ttl then
-  local time = redis.call('TIME')
-  if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
-end
 -- The list of those that were force released is neither state nor claim.
 local extra = hash and redis.call('HGET', KEYS[1], 'x') and 1 or 0
 local fields = hash and redis.call('HLEN', KEYS[1]) - extra or 0
-return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
+return {kind, main, fields, redis.call('PTTL', KEYS[1]), redis.call('TIME')}";
 
 /// Examines a key on a node of Redlock, where a lock is a string. Returns its type and its TTL in
 /// ms; the other values are placeholders.
 const EXAMINE_REDLOCK_KEY_SCRIPT: &str =
-    "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
+    "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), {0, 0}}";
 
 /// Keys of one kind: their number, and some of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,8 +84,8 @@ pub(crate) struct KeyFacts {
     pub(crate) field_count: u64,
     /// The time until it expires; -1 if it never does.
     pub(crate) ttl_ms: i64,
-    /// Whether the lease of its only holder has expired.
-    pub(crate) is_expired: bool,
+    /// The server's time, in µs.
+    pub(crate) now: u64,
 }
 
 impl KeyScan {
@@ -115,9 +110,9 @@ impl KeyScan {
 
     /// Counts a key of a server of `redis:`.
     ///
-    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with the format number. Then comes F
-    /// (free), H or B (held by one), and `m` is the only field; or R, and each claim has a field beside it. A record is a
-    /// string, `<prefix>r…`, and stays. `<prefix>b…` (grouped renewals), `<prefix>e` and
+    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with the format number. Then comes S (free,
+    /// or held by one), and `m` is the only field; or Q, and each claim has a field beside it. A
+    /// record is a string, `<prefix>r…`, and stays. `<prefix>b…` (grouped renewals), `<prefix>e` and
     /// `<prefix>s` are strings, the last two followed by a slot's tag in a cluster. So are the
     /// locks of Redlock with the same prefix, `<prefix>q<name>`.
     pub(crate) fn add_key(&mut self, prefix: &str, key: &[u8], key_facts: &KeyFacts) {
@@ -145,17 +140,24 @@ impl KeyScan {
         }
         let whole = match (expected, &key_facts.lock_state[..]) {
             ("string", _) => true,
-            (_, [FORMAT_DIGIT, b'F' | b'H' | b'B', ..]) => key_facts.field_count == 1,
-            (_, [FORMAT_DIGIT, b'R', ..]) => key_facts.field_count > 1,
+            (_, [FORMAT_DIGIT, b'S', ..]) => key_facts.field_count == 1,
+            (_, [FORMAT_DIGIT, b'Q', ..]) => key_facts.field_count > 1,
             (_, [b'0'..=b'9', ..]) => return self.unknown_format.add(key),
             _ => return self.foreign.add(key),
         };
         if !whole {
             self.orphans.add(key);
-        } else if key_facts.is_expired {
+        } else if is_expired(key_facts) {
             self.expired.add(key);
         }
     }
+}
+
+/// Whether the lease of the only holder has expired. A lease in a group is not looked up.
+fn is_expired(key_facts: &KeyFacts) -> bool {
+    let Ok(state) = SimpleState::read(&key_facts.lock_state) else { return false };
+    let contender = Contender::read(&state.contender.0).filter(|_| state.group.is_empty());
+    contender.is_some_and(|contender| state.since + contender.ttl.as_micros() as u64 <= key_facts.now)
 }
 
 /// Scans the keys with leasehold's prefix, within limits.
@@ -188,36 +190,63 @@ pub(crate) async fn scan(connection: &QueryConnection, requirements: &Requiremen
 /// Runs the script that examines a key.
 async fn examine_key(connection: QueryConnection, script: &str, key: &[u8]) -> Fact<KeyFacts> {
     let mut command = redis_command(&["EVAL", script, "1"]);
-    command.arg(key).arg(FORMAT);
-    let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = query(&connection, &command).await?;
-    Ok(KeyFacts { kind, lock_state: main, field_count: fields, ttl_ms, is_expired: over == 1 })
+    command.arg(key);
+    let (kind, lock_state, field_count, ttl_ms, (secs, micros)): (_, _, _, _, (u64, u64)) =
+        query(&connection, &command).await?;
+    Ok(KeyFacts { kind, lock_state, field_count, ttl_ms, now: secs * 1_000_000 + micros })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use leasehold::{ClaimId, Holder, LockName, LockOptions, Mode, Token};
+    use leasehold_internals::redis::{Rest, encode_contender};
+
     use super::*;
 
     fn scan_of_one_key(key: &str, kind: &str, main: &str, fields: u64, ttl_ms: i64) -> KeyScan {
         let mut keys = KeyScan::default();
-        let key_facts = KeyFacts {
-            kind: kind.into(),
-            lock_state: main.into(),
-            field_count: fields,
-            ttl_ms,
-            is_expired: main == "1H over",
-        };
-        keys.add_key("p:", key.as_bytes(), &key_facts);
+        let (kind, lock_state) = (kind.into(), main.into());
+        keys.add_key("p:", key.as_bytes(), &KeyFacts { kind, lock_state, field_count: fields, ttl_ms, now: 0 });
         keys
+    }
+
+    #[test]
+    fn an_expired_lease_is_counted() {
+        let options = LockOptions::new(
+            LockName::new("a").unwrap(),
+            Mode::Exclusive,
+            None,
+            Duration::from_secs(30),
+            Arc::new(Holder::new("host", 1, "program", "")),
+        );
+        let state = SimpleState {
+            token: Token(1),
+            kept: 1000,
+            since: 5_000_000,
+            claim: ClaimId::from_bits(1),
+            run: *b"12345678",
+            group: "".into(),
+            contender: Rest(encode_contender(&options, &"p:i1".into())),
+        };
+        let grouped = SimpleState { group: "p:b1".into(), ..state.clone() };
+        for (state, now, expected) in [(&state, 35_000_000, 1), (&state, 34_999_999, 0), (&grouped, 35_000_000, 0)] {
+            let key_facts =
+                KeyFacts { kind: "hash".into(), lock_state: state.write(), field_count: 1, ttl_ms: 1000, now };
+            let mut keys = KeyScan::default();
+            keys.add_key("p:", b"p:l{a}", &key_facts);
+            assert_eq!(keys.expired.count, expected);
+        }
     }
 
     #[test]
     fn well_formed_lock_keys_give_no_finding() {
         for (key, kind, main, fields) in [
-            ("p:l{a}", "hash", "1F0001", 1),
-            ("p:l{a}", "hash", "1H0001", 1),
-            ("p:l=a{b}", "hash", "1R0001", 2),
-            ("p:l~{x}}a", "hash", "1R0001", 9),
-            ("p:l{a}", "hash", "1B0001", 1),
+            ("p:l{a}", "hash", "1S0001", 1),
+            ("p:l=a{b}", "hash", "1Q0001", 2),
+            ("p:l~{x}}a", "hash", "1Q0001", 9),
             ("p:b0123456789abcdef0123456789abcdef", "string", "", 0),
             ("p:e", "string", "", 0),
             ("p:s{123}", "string", "", 0),
@@ -250,19 +279,17 @@ mod tests {
         assert_eq!(count(scan_of_one_key("p:settings", "hash", "", 3, -1)), [0, 1, 0, 0]);
         assert_eq!(count(scan_of_one_key("p:late", "string", "", 0, -1)), [0, 1, 0, 0]);
         assert_eq!(count(scan_of_one_key("p:", "string", "", 0, -1)), [0, 1, 0, 0]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1H", 1, -1)), [0, 0, 1, 0]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1R", 1, 1000)), [0, 0, 0, 1]);
-        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1F", 2, 1000)), [0, 0, 0, 1]);
-        assert_eq!(scan_of_one_key("p:l{a}", "hash", "2F0001", 1, 1000).unknown_format.count, 1);
-        assert_eq!(scan_of_one_key("p:l{a}", "hash", "1H over", 1, 1000).expired.count, 1);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1S", 1, -1)), [0, 0, 1, 0]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1Q", 1, 1000)), [0, 0, 0, 1]);
+        assert_eq!(count(scan_of_one_key("p:l{a}", "hash", "1S", 2, 1000)), [0, 0, 0, 1]);
+        assert_eq!(scan_of_one_key("p:l{a}", "hash", "2S0001", 1, 1000).unknown_format.count, 1);
     }
 
     #[test]
     fn redlock_keys_are_judged_by_their_own_names() {
         let judged = |key: &str, kind: &str, ttl_ms| {
             let mut keys = KeyScan::default();
-            let key_facts =
-                KeyFacts { kind: kind.into(), lock_state: vec![], field_count: 0, ttl_ms, is_expired: false };
+            let key_facts = KeyFacts { kind: kind.into(), lock_state: vec![], field_count: 0, ttl_ms, now: 0 };
             keys.add_redlock_key("p:", key.as_bytes(), &key_facts);
             [keys.examined, keys.wrong_type.count, keys.foreign.count, keys.without_ttl.count]
         };

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::facts::{Deployment, Echo, Epoch, Requirements};
 use super::probe_name::unused_lock_name;
 use super::query::{Fact, QueryConnection, QueryError, query, redis_command};
-use leasehold_internals::redis::{Address, Config, connect, keys, values};
+use leasehold_internals::redis::{Address, Config, Epoch as StoredEpoch, Stored, connect, keys};
 
 /// How long to wait for a message that the doctor published.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -103,11 +103,10 @@ pub(super) async fn check_lock_keys(
 pub(super) async fn read_epoch(connection: &QueryConnection, requirements: &Requirements) -> Fact<Epoch> {
     let record: Option<Vec<u8>> =
         query(connection, &redis_command(&["GET", &keys::auxiliary_key(&requirements.prefix, 'e', None)])).await?;
-    let record = record.as_deref().map(values::check_format).transpose();
-    let record = record.map_err(|error| QueryError::Refused(error.to_string()))?;
-    let record = record.map(|record| String::from_utf8_lossy(record).into_owned());
+    let stored = record.as_deref().map(StoredEpoch::read).transpose();
+    let stored = stored.map_err(|error| QueryError::Refused(error.to_string()))?;
     let (seconds, micros): (u64, u64) = query(connection, &redis_command(&["TIME"])).await?;
-    Ok(Epoch { now: seconds * 1_000_000 + micros, record })
+    Ok(Epoch { now: seconds * 1_000_000 + micros, stored })
 }
 
 /// Checks whether the server reports changes of keys (CLIENT TRACKING).

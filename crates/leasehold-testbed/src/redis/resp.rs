@@ -26,12 +26,25 @@ pub enum Reply {
     Error(String),
     /// An integer.
     Integer(i64),
-    /// A value; bytes that are not UTF-8 are replaced.
+    /// A value that is text.
     Bulk(String),
+    /// A value that is not UTF-8.
+    Binary(Vec<u8>),
     /// No value.
     Nil,
     /// Several replies.
     Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// The bytes of a value; `None` for any other reply.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bulk(text) => Some(text.as_bytes()),
+            Self::Binary(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
 }
 
 /// One connection to Redis.
@@ -75,7 +88,7 @@ impl RespClient {
     ///
     /// [`Error::TimedOut`]: connect again, because a late reply would count as that of the next
     /// command. [`Error::Io`] if the connection ended, [`Error::Protocol`] if it is not Redis.
-    pub async fn command(&mut self, arguments: &[&str]) -> Result<Reply> {
+    pub async fn command(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<Reply> {
         self.send(arguments).await?;
         self.reply().await
     }
@@ -85,12 +98,14 @@ impl RespClient {
     /// # Errors
     ///
     /// [`Error::Io`] or [`Error::TimedOut`].
-    pub async fn send(&mut self, arguments: &[&str]) -> Result<()> {
-        let mut request = format!("*{}\r\n", arguments.len());
-        for word in arguments {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    pub async fn send(&mut self, arguments: &[impl AsRef<[u8]>]) -> Result<()> {
+        let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
+        for word in arguments.iter().map(AsRef::as_ref) {
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend(word);
+            request.extend(b"\r\n");
         }
-        timeout(self.timeout, self.stream.write_all(request.as_bytes()))
+        timeout(self.timeout, self.stream.write_all(&request))
             .await
             .map_err(|_| timed_out_error("space in the send buffer", self.timeout))?
             .map_err(Error::io("sending to Redis"))
@@ -145,7 +160,7 @@ fn parse_reply(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
             let value = bytes.get(body..body + length.min(MAX_REPLY_BYTES));
             return Ok(value
                 .filter(|_| bytes.len() >= body + length + 2)
-                .map(|value| (Reply::Bulk(lossy_text(value)), body + length + 2)));
+                .map(|value| (value_reply(value), body + length + 2)));
         }
         Some('*') if depth > 0 => return parse_items(bytes, body, number()?, depth - 1),
         _ => return Err(protocol_error(&line)),
@@ -167,8 +182,8 @@ fn parse_items(bytes: &[u8], mut at: usize, count: i64, depth: usize) -> Result<
     Ok(Some((Reply::Array(items), at)))
 }
 
-fn lossy_text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn value_reply(bytes: &[u8]) -> Reply {
+    String::from_utf8(bytes.to_vec()).map_or_else(|error| Reply::Binary(error.into_bytes()), Reply::Bulk)
 }
 
 fn protocol_error(problem: &str) -> Error {

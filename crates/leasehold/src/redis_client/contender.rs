@@ -1,40 +1,58 @@
 //! How a claim is described in a stored lock, and the messages to its client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::INBOX_DIGITS;
-use super::values::{FORMAT_DIGIT, Reader, push_digits};
+use super::layout::{Rest, Stored, layout};
+use super::values::{Reader, kind_of};
 use crate::engine::LockOptions;
 use crate::types::{ClaimId, Holder, Mode, Token};
 
-/// Describes a claim for the scripts, see `engine/redis/scripts/table.lua`.
-pub fn encode_contender(options: &LockOptions, prefix: &str, inbox: &str) -> Vec<u8> {
-    let mode = match options.mode {
-        Mode::Exclusive => b'E',
-        Mode::Shared => b'S',
-        Mode::Permits { .. } => b'P',
+layout! {
+    /// A claim's client and what it wants.
+    pub struct StoredContender = "contender" {
+        /// `E`: exclusive; `S`: shared; `P`: permits.
+        mode: char,
+        /// In µs.
+        ttl: u64,
+        /// Zero: it has no owner.
+        owner: u128,
+        /// How many permits it wants; zero in another mode.
+        permits: u64,
+        /// The semaphore's limit; zero in another mode.
+        limit: u64,
+        /// The channel of its client; empty if it has none.
+        inbox: Arc<str>,
+        /// Who it is: a [`StoredHolder`]. The scripts do not read it.
+        holder: Rest,
+    }
+}
+
+layout! {
+    /// Who a claim's client is.
+    pub struct StoredHolder = "holder" {
+        pid: u64,
+        host: Arc<str>,
+        program: Arc<str>,
+        description: Arc<str>,
+    }
+}
+
+/// Describes a claim for the scripts. `inbox` is the channel of its client.
+pub fn encode_contender(options: &LockOptions, inbox: &Arc<str>) -> Vec<u8> {
+    let (mode, permits, limit) = match options.mode {
+        Mode::Exclusive => ('E', 0, 0),
+        Mode::Shared => ('S', 0, 0),
+        Mode::Permits { n, limit } => ('P', n, limit),
     };
-    let holder = &options.holder;
-    let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.description.len());
-    text.push(mode);
-    push_digits(&mut text, options.ttl.as_micros() as u64, 12);
-    // Zero means no owner; an owner whose bits are zero gets another number.
-    text.extend(
-        options.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes(),
-    );
-    push_digits(&mut text, prefix.len() as u64, 3);
-    text.extend(inbox.as_bytes());
-    if let Mode::Permits { n, limit } = options.mode {
-        push_digits(&mut text, n.into(), 10);
-        push_digits(&mut text, limit.into(), 10);
-    }
-    push_digits(&mut text, holder.pid.into(), 10);
-    for part in [&holder.host, &holder.program] {
-        push_digits(&mut text, part.len() as u64, 5);
-        text.extend(part.as_bytes());
-    }
-    text.extend(holder.description.as_bytes());
-    text
+    // An owner whose bits are zero gets another number.
+    let owner = options.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() });
+    let Holder { host, pid, program, description } = (*options.holder).clone();
+    let holder = StoredHolder { pid: pid.into(), host, program, description };
+    let ttl = options.ttl.as_micros() as u64;
+    let (permits, limit) = (permits.into(), limit.into());
+    let inbox = Arc::clone(inbox);
+    StoredContender { mode, ttl, owner, permits, limit, inbox, holder: Rest(holder.write()) }.write()
 }
 
 /// A claim, parsed from its stored description.
@@ -43,87 +61,89 @@ pub struct Contender {
     pub mode: Mode,
     pub ttl: Duration,
     pub holder: Holder,
-    /// The length of the prefix and the number of the client's inbox.
-    inbox: (usize, String),
+    /// The channel of its client, if it has one.
+    pub inbox: Option<Arc<str>>,
 }
 
 impl Contender {
     pub fn read(text: &[u8]) -> Option<Self> {
-        let mut reader = Reader(text);
-        let mode = reader.bytes(1)?[0];
-        let ttl = Duration::from_micros(reader.number(12)?);
-        reader.bytes(16)?;
-        let inbox = (reader.number(3)? as usize, reader.text(INBOX_DIGITS)?.to_owned());
-        // A mode in lower case is inherited from another run of the server.
-        let mode = match mode.to_ascii_uppercase() {
-            b'E' => Mode::Exclusive,
-            b'S' => Mode::Shared,
-            b'P' => {
-                Mode::Permits { n: reader.number(10)?.try_into().ok()?, limit: reader.number(10)?.try_into().ok()? }
-            }
+        let stored = StoredContender::parse(&mut Reader(text))?;
+        let mode = match stored.mode {
+            'E' => Mode::Exclusive,
+            'S' => Mode::Shared,
+            'P' => Mode::Permits { n: stored.permits.try_into().ok()?, limit: stored.limit.try_into().ok()? },
             _ => return None,
         };
-        let pid = reader.number(10)?.try_into().ok()?;
-        let mut part = || {
-            let length = reader.number(5)?;
-            reader.text(length as usize)
-        };
-        let (host, program) = (part()?, part()?);
-        let rest = std::str::from_utf8(reader.0).ok()?;
-        Some(Self { mode, ttl, holder: Holder::new(host, pid, program, rest), inbox })
+        let holder = StoredHolder::parse(&mut Reader(&stored.holder.0))?;
+        let pid = holder.pid.try_into().ok()?;
+        Some(Self {
+            mode,
+            ttl: Duration::from_micros(stored.ttl),
+            holder: Holder { host: holder.host, pid, program: holder.program, description: holder.description },
+            inbox: Some(stored.inbox).filter(|inbox| !inbox.is_empty()),
+        })
     }
+}
 
-    /// The channel that the claim's client subscribes to, if it does; `key` is the lock's.
-    pub fn channel(&self, key: &str) -> Option<String> {
-        let (prefix, inbox) = &self.inbox;
-        let listens = inbox.bytes().any(|digit| digit != b'0');
-        listens.then_some(format!("{}i{inbox}", key.get(..*prefix)?))
+layout! {
+    /// The claim, which waited at this place, is granted.
+    pub struct Granted = "granted", kind 'G' {
+        claim: ClaimId,
+        token: Token,
+        place: u64,
+    }
+}
+
+layout! {
+    /// The claim should send a heartbeat.
+    pub struct Recheck = "recheck", kind 'C' {
+        claim: ClaimId,
+    }
+}
+
+layout! {
+    /// The claim, which had this place, was force released.
+    pub struct ForceReleased = "force_released", kind 'X' {
+        claim: ClaimId,
+        place: u64,
+        reason: Arc<str>,
+    }
+}
+
+layout! {
+    /// An operator requests that the claim's holder releases it.
+    pub struct ReleaseRequested = "release_requested", kind 'R' {
+        claim: ClaimId,
+        reason: Arc<str>,
     }
 }
 
 /// A message in a client's inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The claim, which waited at this position, is granted.
-    Granted(ClaimId, Token, u64),
-    /// The claim should send a `heartbeat`.
-    Recheck(ClaimId),
-    /// The claim, which had this position, was force released for this reason.
-    ForceReleased(ClaimId, u64, String),
-    /// An operator requests that the claim's holder releases it, for this reason.
-    ReleaseRequested(ClaimId, String),
+    Granted(Granted),
+    Recheck(Recheck),
+    ForceReleased(ForceReleased),
+    ReleaseRequested(ReleaseRequested),
 }
 
 impl Message {
+    /// `None`: another version sent it, or another program.
     pub fn read(text: &[u8]) -> Option<Self> {
-        let mut reader = Reader(text);
-        if reader.bytes(1)? != [FORMAT_DIGIT] {
-            return None;
-        }
-        let kind = reader.bytes(1)?[0];
-        let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
+        let (kind, fields) = kind_of(text).ok()?;
+        let mut reader = Reader(fields);
         match kind {
-            b'G' => Some(Self::Granted(claim, Token(reader.number(16)?), reader.number(16)?)),
-            b'L' => Some(Self::Recheck(claim)),
-            b'X' => {
-                let position = reader.number(16)?;
-                Some(Self::ForceReleased(claim, position, String::from_utf8_lossy(reader.0).into_owned()))
-            }
-            b'R' => Some(Self::ReleaseRequested(claim, String::from_utf8_lossy(reader.0).into_owned())),
+            b'G' => Granted::parse(&mut reader).map(Self::Granted),
+            b'C' => Recheck::parse(&mut reader).map(Self::Recheck),
+            b'X' => ForceReleased::parse(&mut reader).map(Self::ForceReleased),
+            b'R' => ReleaseRequested::parse(&mut reader).map(Self::ReleaseRequested),
             _ => None,
         }
-    }
-
-    /// The message that requests a release from a claim's holder.
-    pub fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
-        [&[FORMAT_DIGIT, b'R'], &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -140,10 +160,28 @@ mod tests {
             let ttl = Duration::from_millis(ms);
             let name = LockName::new("a").unwrap();
             let options = LockOptions::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
-            let written = encode_contender(&options, "p:", &inbox);
-            let read = Contender::read(&written).unwrap();
-            prop_assert_eq!(read.channel("p:qlock").unwrap(), format!("p:i{inbox}"));
-            prop_assert_eq!(&read, &Contender { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });
+            let inbox: Arc<str> = inbox.into();
+            let read = Contender::read(&encode_contender(&options, &inbox)).unwrap();
+            prop_assert_eq!(&read, &Contender { mode, ttl, holder: (*holder).clone(), inbox: Some(inbox) });
+        }
+
+        #[test]
+        fn a_message_is_parsed_back_as_it_was_written(claim: u128, token in 0u64..1 << 53, place in 0u64..1 << 53, reason in "\\PC{0,40}") {
+            let (claim, token, reason) = (ClaimId::from_bits(claim), Token(token), Arc::<str>::from(reason));
+            for message in [
+                Message::Granted(Granted { claim, token, place }),
+                Message::Recheck(Recheck { claim }),
+                Message::ForceReleased(ForceReleased { claim, place, reason: Arc::clone(&reason) }),
+                Message::ReleaseRequested(ReleaseRequested { claim, reason }),
+            ] {
+                let text = match &message {
+                    Message::Granted(message) => message.write(),
+                    Message::Recheck(message) => message.write(),
+                    Message::ForceReleased(message) => message.write(),
+                    Message::ReleaseRequested(message) => message.write(),
+                };
+                prop_assert_eq!(Message::read(&text), Some(message));
+            }
         }
     }
 }

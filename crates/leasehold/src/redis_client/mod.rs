@@ -11,6 +11,7 @@ pub mod connect;
 mod contender;
 pub mod error;
 pub mod keys;
+mod layout;
 mod link;
 mod nodes;
 mod script;
@@ -19,10 +20,14 @@ mod transport;
 pub mod values;
 
 pub use self::config::{Address, Config, Login, Protocol, Tls, Topology};
-pub use self::contender::{Contender, Message, encode_contender};
+pub use self::contender::{
+    Contender, ForceReleased, Granted, Message, Recheck, ReleaseRequested, StoredContender, StoredHolder,
+    encode_contender,
+};
+pub use self::layout::{Field, FieldType, Layout, Nested, Rest, Stored, layout};
 pub use self::link::{Link, LinkListener, LiveConnection, Target};
 pub use self::nodes::{LinkFactory, Nodes, parse_slots};
-pub use self::script::{CachedScript, RUN_DIGITS, lua, short_run};
+pub use self::script::{CachedScript, Epoch, RUN_DIGITS, lua, short_run};
 #[cfg(test)]
 pub use self::transport::Dialer;
 pub use self::transport::Transport;

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use redis::{Cmd, Script};
 
+use super::layout::{Rest, layout};
+use crate::types::Token;
+
 /// A script that the server may have stored.
 #[derive(Debug)]
 pub struct CachedScript {
@@ -46,13 +49,42 @@ fn eval_command(command: &str, script: &str, keys: usize) -> Cmd {
     cmd
 }
 
-/// Parts that the scripts of other engines on Redis share.
+layout! {
+    /// Strict mode: the run of a server.
+    pub struct Epoch = "epoch", kind 'E' {
+        /// When the run began, as far as is known.
+        start: u64,
+        /// The longest lease, in µs.
+        longest: u64,
+        /// When this was last written.
+        refreshed: u64,
+        /// No token that the server may have lost is above this.
+        min_token: Token,
+        /// The server's run_id; with Sentinels, a colon and the number of the election.
+        run: Rest,
+    }
+}
+
+/// Parts that the scripts of several engines share.
 pub mod lua {
+    use super::Epoch;
+    use crate::redis_client::{Layout, Stored};
+
+    /// The functions that read and write values of these layouts.
+    pub fn functions(layouts: &[Layout]) -> String {
+        layouts.iter().map(Layout::lua).collect()
+    }
+
+    /// Strict mode.
+    pub fn strict() -> String {
+        Epoch::LAYOUT.lua() + STRICT
+    }
+
     pub const PRELUDE: &str = include_str!("scripts/prelude.lua");
     pub const SERVER_TIME: &str = include_str!("scripts/server_time.lua");
     pub const STRICT_OFF: &str = include_str!("scripts/strict_off.lua");
     pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/strict_off_with_run.lua");
-    pub const STRICT: &str = include_str!("scripts/strict.lua");
+    const STRICT: &str = include_str!("scripts/strict.lua");
     pub const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
     pub const STRICT_SLOT_MOVING: &str = include_str!("scripts/strict_slot_moving.lua");
 }

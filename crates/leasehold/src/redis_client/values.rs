@@ -18,19 +18,14 @@ pub fn check_format(text: &[u8]) -> Result<&[u8]> {
     }
 }
 
+/// The letter of a stored value's kind, and its fields; an error if it has another format.
+pub fn kind_of(text: &[u8]) -> Result<(u8, &[u8])> {
+    check_format(text)?.split_first().map(|(kind, fields)| (*kind, fields)).ok_or_else(not_ours)
+}
+
 /// No script of leasehold's has stored this.
 pub fn not_ours() -> Error {
     Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes")
-}
-
-/// Appends a number with `count` digits.
-pub fn push_digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
-    let start = text.len();
-    text.resize(start + count, b'0');
-    for digit in text[start..].iter_mut().rev() {
-        *digit = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
 }
 
 /// Reads a text front to back.

@@ -16,7 +16,7 @@ use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, patient_url, 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permissions_that_grouped_renewals_need() {
     let (server, manual_clock) = (redis::start().await.expect("a server"), ManualClock::running());
-    for missing in ["+get", "+set", "+setrange", "+del"] {
+    for missing in ["+get", "+set", "+del"] {
         let url = url_without(&server, missing).await;
         let engine = leasehold::registry::open(&patient_url(&url), &manual_clock.clock()).await.expect("an engine");
         let claim = |number| {

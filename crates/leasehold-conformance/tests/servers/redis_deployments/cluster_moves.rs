@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use leasehold::clock::ManualClock;
 use leasehold::engine::{AcquireReply, ReleaseReply, RenewReply};
-use leasehold::{Guard, Mode, ReleaseOutcome};
+use leasehold::{Guard, Mode, ReleaseOutcome, Token};
+use leasehold_internals::redis::{Epoch, Rest, Stored};
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -198,13 +199,15 @@ async fn old_epoch_record(addr: SocketAddr, slot: u16) -> String {
     let key = format!("leasehold:e{{{tag}}}");
     let info = text(raw_command(addr, &["INFO", "server"]).await);
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run").trim().to_owned();
-    let longest = LONG_TTL.as_micros();
+    let longest = LONG_TTL.as_micros() as u64;
     let Reply::Array(time) = raw_command(addr, &["TIME"]).await else { panic!("no time") };
-    let seconds: u128 = time.into_iter().next().map(text).and_then(|text| text.parse().ok()).expect("seconds");
+    let seconds: u64 = time.into_iter().next().map(text).and_then(|text| text.parse().ok()).expect("seconds");
     let now = seconds * 1_000_000;
     let start = now - 2 * longest;
-    let record = format!("1{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
-    assert_eq!(raw_command(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
+    let (min_token, run) = (Token(start + longest), Rest(run.into_bytes()));
+    let epoch = Epoch { start, longest, refreshed: now, min_token, run }.write();
+    let set: [&[u8]; 5] = [b"SET", key.as_bytes(), &epoch, b"PX", b"86400000"];
+    assert_eq!(raw_command(addr, &set).await, Reply::Simple("OK".to_owned()));
     key
 }
 

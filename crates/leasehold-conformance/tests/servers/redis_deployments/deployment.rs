@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks, ReleaseOutcome, Token};
 pub(crate) use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT, patient_url};
+use leasehold_internals::redis::{Epoch, Stored};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, RespClient};
 use tokio::task::JoinSet;
@@ -28,11 +29,17 @@ pub(crate) async fn within_bound<T>(what: &str, future: impl Future<Output = T>)
 }
 
 /// Sends a raw command on a new connection.
-pub(crate) async fn raw_command(addr: SocketAddr, words: &[&str]) -> Reply {
+pub(crate) async fn raw_command(addr: SocketAddr, words: &[impl AsRef<[u8]>]) -> Reply {
     RespClient::connect(addr).await.expect("a connection").command(words).await.expect("an answer")
 }
 
 /// The text of a reply.
+/// What strict mode has stored in this key.
+pub(crate) async fn stored_epoch(addr: SocketAddr, key: &str) -> Epoch {
+    let reply = raw_command(addr, &["GET", key]).await;
+    Epoch::read(reply.bytes().expect("a value")).expect("an epoch")
+}
+
 pub(crate) fn text(reply: Reply) -> String {
     match reply {
         Reply::Bulk(text) | Reply::Simple(text) => text,

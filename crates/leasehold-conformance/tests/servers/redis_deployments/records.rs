@@ -2,6 +2,8 @@
 
 use leasehold::engine::Record;
 use leasehold::{ErrorKind, Records};
+use leasehold_internals::redis::wire::StoredRecord;
+use leasehold_internals::redis::{Rest, Stored};
 use leasehold_testbed::redis::Reply;
 
 use crate::redis_deployments::deployment::{LONG_TTL, raw_command};
@@ -38,10 +40,12 @@ async fn versions_rise_while_the_clock_is_behind() {
     let (records, key) = (fixture.locks(LONG_TTL).await.records().expect("records"), &*fixture.record_key("a"));
     let now = records.get("a").await.expect("a record").engine_time;
     let ahead = u64::try_from(now.as_micros()).expect("a time") + 3_600_000_000;
-    for left in [format!("1{ahead:016}"), format!("1{ahead:016}x")] {
-        assert_eq!(raw_command(fixture.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
+    for value in ["", "x"] {
+        let left = StoredRecord { version: ahead, value: Rest(value.into()) }.write();
+        let set: [&[u8]; 3] = [b"SET", key.as_bytes(), &left];
+        assert_eq!(raw_command(fixture.server.addr(), &set).await, Reply::Simple("OK".to_owned()));
         let over = records.get("a").await.expect("a record").version;
-        assert_eq!(over, if left.ends_with('x') { ahead } else { 0 });
+        assert_eq!(over, if value == "x" { ahead } else { 0 });
         assert_eq!(compare_and_set(&records, over, "y").await.version, ahead + 1);
     }
 }

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use leasehold::{ReleaseOutcome, Token};
+use leasehold_internals::redis::Stored;
+use leasehold_internals::redis::wire::{QueueState, SimpleState};
 use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Server, eventually, redis};
 
-use crate::redis_deployments::deployment::{
-    LONG_TTL, TEST_TIMEOUT, client, raw_command, text, until_waiting, within_bound,
-};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, client, raw_command, until_waiting, within_bound};
 
 /// A master with a replica, and a URL with `replicas=1`.
 pub(super) async fn master_and_replica() -> (Server, Server, String) {
@@ -23,9 +23,12 @@ async fn holder_token(addr: SocketAddr, name: &str) -> Option<Token> {
     match raw_command(addr, &["HGET", &format!("leasehold:l{{{name}}}"), "m"]).await {
         Reply::Nil => None,
         record => {
-            let record = text(record);
-            let token = record[2..18].parse().expect("a token");
-            (!record.starts_with("1F")).then_some(Token(token))
+            let text = record.bytes().expect("a value");
+            let (holder, token) = match SimpleState::read(text) {
+                Ok(state) => (state.claim, state.token),
+                Err(_) => QueueState::read(text).map(|state| (state.first_holder, state.token)).expect("a state"),
+            };
+            (holder.bits() != 0).then_some(token)
         }
     }
 }

@@ -7,7 +7,7 @@ use leasehold::{Error, ErrorKind, Guard, Locks, Owner, ReleaseOutcome, Token};
 use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Data, Server, eventually};
 
-use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, raw_command, text};
+use crate::redis_deployments::deployment::{LONG_TTL, TEST_TIMEOUT, raw_command, stored_epoch};
 use crate::redis_faults::manual_time::{ManualTime, patient_client};
 
 /// A client whose TTL is the longest lease.
@@ -18,7 +18,7 @@ async fn strict_client(server: &Server, time: &ManualTime) -> Locks {
 /// The earliest start of a new lease: the server has been up without data loss for the longest
 /// lease.
 async fn cool_down_end(server: &Server) -> Token {
-    let since: u64 = text(raw_command(server.addr(), &["GET", "leasehold:e"]).await)[1..17].parse().expect("a number");
+    let since: u64 = stored_epoch(server.addr(), "leasehold:e").await.start;
     Token(since + LONG_TTL.as_micros() as u64)
 }
 

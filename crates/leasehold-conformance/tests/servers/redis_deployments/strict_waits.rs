@@ -8,7 +8,8 @@ use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Data, eventually};
 
 use crate::redis_deployments::deployment::{
-    TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, text, until_answering, until_waiting, within_bound,
+    TEST_TIMEOUT, WaiterQueue, client, numbers_up_to, raw_command, stored_epoch, text, until_answering, until_waiting,
+    within_bound,
 };
 
 /// The longest lease that any client may have: the length of the cool-down.
@@ -46,7 +47,7 @@ async fn server_time_us(addr: SocketAddr) -> u64 {
 async fn epoch_start(addr: SocketAddr, slot: Option<u16>) -> u64 {
     let tag = slot.and_then(|slot| (0..).find(|number: &u32| slot_of(&number.to_string()) == slot));
     let key = tag.map_or("leasehold:e".to_owned(), |tag| format!("leasehold:e{{{tag}}}"));
-    text(raw_command(addr, &["GET", &key]).await)[1..17].parse().expect("a number")
+    stored_epoch(addr, &key).await.start
 }
 
 /// The earliest start of a new lease.

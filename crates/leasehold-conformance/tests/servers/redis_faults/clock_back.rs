@@ -68,28 +68,6 @@ async fn strict_mode_waits_for_no_longer_than_the_longest_lease() {
     assert!(granted("b").await, "a deadline in the future counts as now");
 }
 
-/// Counts have six digits: one waiter too many is rejected without damage to the record.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_million_waiters_are_too_many() {
-    let fixture = Fixture::shared().await;
-    let engine = fixture.engine().await;
-    let attempt = async |claim| Arc::clone(&engine).attempt(claim, true).await;
-    let exclusive = || claim("a", Mode::Exclusive, LONG_TTL);
-    assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Granted(_))));
-    assert!(matches!(attempt(exclusive()).await, Ok(AcquireReply::Queued { .. })));
-    let patch = "local main = redis.call('HGET', KEYS[1], 'm')
-        redis.call('HSET', KEYS[1], 'm', string.sub(main, 1, 142) .. ARGV[1] .. string.sub(main, 149))
-        return string.sub(main, 143, 148)";
-    let key = fixture.key("a");
-    assert_eq!(fixture.command_text(&["EVAL", patch, "1", &key, "999998"]).await, "000001");
-    let error = attempt(exclusive()).await.expect_err("one too many");
-    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.to_string().contains("999,999"), "{error}");
-    assert_eq!(fixture.command_text(&["EVAL", patch, "1", &key, "000001"]).await, "999998");
-    let view = Arc::clone(&engine).inspect(LockName::new("a").expect("a name")).await.expect("a view");
-    assert_eq!((view.holders.len(), view.waiters.len(), view.damage), (1, 1, None));
-}
-
 /// The size of a stored holder is limited, both in the client and in the engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endless_name_of_a_program_damages_nothing() {

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use leasehold::Locks;
 use leasehold::clock::ManualClock;
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
 use leasehold_testbed::eventually;
@@ -105,10 +106,7 @@ async fn a_hand_off_reaches_one_client() {
     until_waiting(&holder, "a", 1).await;
     let waits_behind = spawn_lock(&second, "a");
     until_waiting(&holder, "a", 2).await;
-    // These replies come after all earlier ones, so both clients have received those.
-    for locks in [&first, &second] {
-        inspect(locks, "a").await;
-    }
+    until_replies_arrived([&first, &second]).await;
     let (before, before_second) = (to_first.counts().reply_bytes, to_second.counts().reply_bytes);
     release(held).await;
     let held = await_guard(waits).await;
@@ -116,6 +114,15 @@ async fn a_hand_off_reaches_one_client() {
     assert_eq!(to_second.counts().reply_bytes, before_second, "the second waiter receives nothing");
     release(held).await;
     release(await_guard(waits_behind).await).await;
+}
+
+/// Waits until these clients have received the replies to all their earlier requests. Until then, a
+/// request counts as timed out when the clock moves, and is sent again.
+async fn until_replies_arrived<'a>(clients: impl IntoIterator<Item = &'a Locks>) {
+    for locks in clients {
+        // A server answers the requests of one connection in order.
+        inspect(locks, "a").await;
+    }
 }
 
 /// Holders and waiters are idle: no client polls the lock. Two minutes pass before all waiters are
@@ -134,6 +141,7 @@ async fn no_client_polls_while_a_lock_is_held() {
         waiters.push(spawn_lock(locks, "a"));
         until_waiting(&observer, "a", number + 1).await;
     }
+    until_replies_arrived(&clients).await;
     let mut monitor = Monitor::start(&fixture).await;
     monitor.client_commands(&fixture).await;
     // Less than a quarter of the TTL, so no heartbeat is due.
@@ -162,6 +170,7 @@ async fn a_waiting_client_sends_only_heartbeats() {
         waiters.push(spawn_lock(locks, "a"));
         until_waiting(&holder, "a", waiters.len()).await;
     }
+    until_replies_arrived([&other, &holder]).await;
     fixture.reset_stats().await;
     for _ in 0..4 {
         pass_and_renew([&held], |by| manual_clock.advance(by)).await;

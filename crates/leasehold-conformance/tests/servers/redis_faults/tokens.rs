@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::{Guard, Locks, LostReason, Owner, Token};
+use leasehold::{ClaimId, Guard, Locks, LostReason, Owner, Token};
 use leasehold_conformance::protocol::LockRequest;
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
+use leasehold_internals::redis::wire::SimpleState;
+use leasehold_internals::redis::{Rest, Stored};
 use leasehold_testbed::Data;
 use tokio::time::timeout;
 
@@ -125,11 +127,19 @@ async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
     let guard = acquire(&locks).await;
     let now = guard.token().0;
     release(guard).await;
-    // A free lock as in `scripts/table.lua`: format 1, its last token, and the second when its
-    // expiry was set.
     let mut last = now + 3_600_000_000;
-    let record = format!("1F{last:016}{:010}", now / 1_000_000);
-    fixture.command(&["HSET", &fixture.key("a"), "m", &record]).await;
+    let free = SimpleState {
+        token: Token(last),
+        kept: now / 1_000_000,
+        since: 0,
+        claim: ClaimId::from_bits(0),
+        run: *b"a run id",
+        group: "".into(),
+        contender: Rest::default(),
+    };
+    let (key, free) = (fixture.key("a"), free.write());
+    let command: [&[u8]; 4] = [b"HSET", key.as_bytes(), b"m", &free];
+    fixture.raw_connection().await.command(&command).await.expect("an answer");
     assert_eq!(inspect(&locks, "a").await.last_token, Some(Token(last)));
     for round in 0..6 {
         let guard = match round % 3 {

@@ -136,6 +136,7 @@ impl TextbookClient<'_> {
 fn reply_text(reply: &Reply) -> String {
     match reply {
         Reply::Simple(text) | Reply::Bulk(text) => text.clone(),
+        Reply::Binary(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Reply::Error(text) => format!("(error) {text}"),
         Reply::Integer(number) => number.to_string(),
         Reply::Nil => "(nil)".to_owned(),

@@ -8,17 +8,14 @@ use leasehold::clock::{Clock, Instant};
 use leasehold::engine::{AcquireReply, Engine};
 use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, LockOptions, Locks, Mode, Owner, Result, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
+use leasehold_internals::redis::Stored;
+use leasehold_internals::redlock::wire::{NodeLock, StoredVote};
 use leasehold_testbed::redis::{IndependentServers, Redis, Reply, RespClient};
 use leasehold_testbed::{Data, Proxy, Server, eventually};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
 pub(crate) use crate::sql_faults::shifted_clock::ShiftedClock;
-
-/// Counts the claims in a lock's record.
-const COUNT_CLAIMS_SCRIPT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 50, 0
-while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
-return count";
 
 /// The number of servers.
 pub(crate) const NODES: usize = 5;
@@ -184,12 +181,16 @@ impl Fixture {
         line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
     }
 
+    /// A server's votes for a lock's claims, expired ones included.
+    pub(crate) async fn votes(&self, at: usize, name: &str) -> Vec<StoredVote> {
+        let reply = self.command(at, &["GET", &self.key(name)]).await;
+        let Some(stored) = reply.bytes() else { return Vec::new() };
+        NodeLock::read(stored).expect("a lock").stored_votes().expect("votes")
+    }
+
     /// Number of a lock's claims on a server, expired ones included.
     pub(crate) async fn claim_count(&self, at: usize, name: &str) -> usize {
-        match self.command(at, &["EVAL", COUNT_CLAIMS_SCRIPT, "1", &self.key(name)]).await {
-            Reply::Integer(count) => count as usize,
-            other => panic!("{other:?}"),
-        }
+        self.votes(at, name).await.len()
     }
 
     /// Number of a lock's claims on each server that is up.

@@ -3,16 +3,10 @@
 
 use leasehold::{ClaimId, LostReason, ReleaseOutcome};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
-use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Data, eventually};
 use tokio::time::timeout;
 
 use crate::redlock_faults::fixture::{Fixture, LASTING, NODES, PATIENT, ShiftedClock, connected_client, lock, release};
-
-/// Finds a claim in a lock's record, after the header with the last release; nil if it is absent.
-const FIND_CLAIM_SCRIPT: &str =
-    "local id = string.gsub(ARGV[1], '..', function(byte) return string.char(tonumber(byte, 16)) end)
-return string.find(redis.call('GET', KEYS[1]) or '', id, 50, true)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_force_released_with_two_servers_down_stays_released() {
@@ -66,10 +60,9 @@ pub(super) async fn assert_stays_released(pairs: &[[usize; 2]]) {
 
 /// Waits until no server has this claim on record: restarted servers learn of its release.
 async fn wait_claim_gone(fixture: &Fixture, name: &str, claim: ClaimId) {
-    let (key, id) = (fixture.key(name), format!("{:032x}", claim.bits()));
     eventually(TEST_TIMEOUT, || async {
         for at in 0..NODES {
-            if fixture.command(at, &["EVAL", FIND_CLAIM_SCRIPT, "1", &key, &id]).await != Reply::Nil {
+            if fixture.votes(at, name).await.iter().any(|vote| vote.claim == claim) {
                 return Err(format!("server {at} still has the claim"));
             }
         }

@@ -4,6 +4,8 @@
 use leasehold::{ClaimId, Owner, Token};
 use leasehold_internals::logic::acceptor::{AcceptorState, ClaimRequest};
 use leasehold_internals::logic::quorum::{Vote, WriteReply};
+use leasehold_internals::redis::{ForceReleased, Rest, Stored, StoredContender, lua};
+use leasehold_internals::redlock::wire::{NodeLock, StoredVote};
 use leasehold_testbed::redis::{self, Reply, RespClient};
 
 use crate::redlock_faults::fixture::Rng;
@@ -15,10 +17,10 @@ macro_rules! script {
 }
 
 /// Replaces the server's time: the last two arguments are the time and the end of the cool-down.
-const TEST_PROLOGUE: &str = "local clock = ARGV[#ARGV - 1]
-local now, frozen, extra = num(clock), num(ARGV[#ARGV]), 2
-local floor = fmt('%016.0f', frozen)
-if frozen <= now then frozen = 0 end
+const TEST_PROLOGUE: &str =
+    "local now, cool_down_until, run_arguments = tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV]), 2
+local min_token = cool_down_until
+if cool_down_until <= now then cool_down_until = 0 end
 ";
 /// Far in the future, so that no key expires.
 const START_US: u64 = 4_000_000_000_000_000;
@@ -28,10 +30,6 @@ const STEPS: u64 = 40;
 const LOCKS: usize = 2;
 const OWNERS: [Option<&[u8; 16]>; 5] =
     [None, None, Some(b"owner-----------"), Some(b"owner-----------"), Some(b"other-----------")];
-
-fn digits(number: u64) -> String {
-    format!("{number:016}")
-}
 
 fn claim_text(claim: usize) -> String {
     format!("claim----------{claim}")
@@ -50,10 +48,11 @@ struct ScriptsAndModel {
 }
 
 impl ScriptsAndModel {
-    async fn run_script(&mut self, name: &str, keys: &[&str], arguments: &[&str]) -> Reply {
+    async fn run_script(&mut self, name: &str, keys: &[&str], arguments: &[&[u8]]) -> Reply {
         let sha = self.scripts.iter().find(|(known, _)| *known == name).expect("a script").1.clone();
-        let (count, now, frozen) = ((keys.len() + 1).to_string(), digits(self.now), self.cool_down_end.to_string());
-        let words = [&["EVALSHA", &sha, &count], keys, &["beside"], arguments, &[&now, &frozen]].concat();
+        let (count, now, frozen) = (keys.len().to_string(), self.now.to_string(), self.cool_down_end.to_string());
+        let mut words: Vec<&[u8]> = ["EVALSHA", &sha, &count].iter().chain(keys).map(|word| word.as_bytes()).collect();
+        words.extend([RETENTION.as_bytes()].iter().chain(arguments).chain(&[now.as_bytes(), frozen.as_bytes()]));
         match self.connection.command(&words).await.expect("an answer") {
             Reply::Error(error) => panic!("{name}: {error}"),
             reply => reply,
@@ -69,20 +68,17 @@ impl ScriptsAndModel {
 
     /// A server's record of a lock: the highest token, and the deadline of each claim.
     async fn read_lock(&mut self, lock: usize) -> (Token, [Option<u64>; 5]) {
-        let text = match self.connection.command(&["GET", &self.keys[lock]]).await.expect("an answer") {
-            Reply::Bulk(text) => text,
-            Reply::Nil => return (Token::default(), [None; 5]),
-            other => panic!("{other:?}"),
-        };
-        let number = |from: usize, to: usize| text[from..to].parse::<u64>().expect("a number");
-        let (mut last, mut ends, mut at) = (number(1, 17), [None; 5], 49);
-        while at < text.len() {
-            let claim = (0..5).find(|claim| claim_text(*claim) == text[at..at + 16]).expect("a known claim");
-            last = last.max(number(at + 32, at + 48));
-            ends[claim] = Some(number(at + 48, at + 64) + number(at + 69, at + 81));
-            at += 68 + number(at + 64, at + 68) as usize;
+        let reply = self.connection.command(&["GET", &self.keys[lock]]).await.expect("an answer");
+        let Some(stored) = reply.bytes() else { return (Token::default(), [None; 5]) };
+        let stored = NodeLock::read(stored).expect("a lock");
+        let (mut last, mut ends) = (stored.ended_token, [None; 5]);
+        for vote in stored.stored_votes().expect("votes") {
+            let claim = (0..5).find(|claim| claim_id(*claim) == vote.claim).expect("a known claim");
+            last = last.max(vote.token);
+            let contender = StoredContender::read(&vote.contender.0).expect("a contender");
+            ends[claim] = Some(vote.since + contender.ttl);
         }
-        (Token(last), ends)
+        (last, ends)
     }
 
     async fn assert_same(&mut self, lock: usize, steps: &[String]) {
@@ -107,8 +103,8 @@ fn claim_id(claim: usize) -> ClaimId {
     ClaimId::from_bits(u128::from_be_bytes(bytes))
 }
 
-fn owner_text(claim: usize) -> &'static str {
-    OWNERS[claim].map_or("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", |owner| std::str::from_utf8(owner).expect("text"))
+fn owner_bytes(claim: usize) -> &'static [u8; 16] {
+    OWNERS[claim].unwrap_or(&[0; 16])
 }
 
 fn claim_request(claim: usize, attempt: u64, ttl: u64) -> ClaimRequest {
@@ -116,22 +112,32 @@ fn claim_request(claim: usize, attempt: u64, ttl: u64) -> ClaimRequest {
     ClaimRequest { claim: claim_id(claim), attempt, owner, ttl }
 }
 
-fn encode_contender(claim: usize, ttl: u64) -> String {
-    format!("E{ttl:012}{}the rest", owner_text(claim))
+fn encode_contender(claim: usize, ttl: u64) -> Vec<u8> {
+    let owner = u128::from_be_bytes(*owner_bytes(claim));
+    StoredContender { mode: 'E', ttl, owner, permits: 0, limit: 0, inbox: "".into(), holder: Rest::default() }.write()
+}
+
+/// The word and the numbers of a reply.
+fn word_and_numbers(reply: &Reply) -> (&str, Vec<u64>) {
+    let Reply::Array(parts) = reply else { panic!("{reply:?}") };
+    let Reply::Bulk(word) = &parts[0] else { panic!("{reply:?}") };
+    let number = |part: &Reply| match part {
+        Reply::Integer(number) => u64::try_from(*number).expect("a positive number"),
+        other => panic!("{other:?}"),
+    };
+    (word, parts[1..].iter().map(number).collect())
 }
 
 /// The reply of `take`, parsed as the engine does.
 fn parse_vote(reply: &Reply, guess: Token) -> Vote {
-    match reply {
-        Reply::Integer(1) => Vote::Yes { last_token: guess, own_token: guess, owner_token: Token::default() },
-        Reply::Bulk(text) => {
-            let token = |at: usize| Token(text[at..at + 16].parse().expect("a number"));
-            match &text[..1] {
-                "N" => Vote::No { last_token: token(1) },
-                "A" => Vote::CoolingDown,
-                "Y" => Vote::Yes { last_token: token(1), own_token: token(33), owner_token: token(49) },
-                _ => panic!("{text}"),
-            }
+    if *reply == Reply::Integer(1) {
+        return Vote::Yes { last_token: guess, own_token: guess, owner_token: Token::default() };
+    }
+    match word_and_numbers(reply) {
+        ("no", numbers) => Vote::No { last_token: Token(numbers[0]) },
+        ("cooling-down", _) => Vote::CoolingDown,
+        ("yes", numbers) => {
+            Vote::Yes { last_token: Token(numbers[0]), own_token: Token(numbers[2]), owner_token: Token(numbers[3]) }
         }
         other => panic!("{other:?}"),
     }
@@ -139,15 +145,13 @@ fn parse_vote(reply: &Reply, guess: Token) -> Vote {
 
 /// The reply of `write`, parsed as the engine does.
 fn parse_written(reply: &Reply) -> WriteReply {
-    let Reply::Bulk(text) = reply else { panic!("{reply:?}") };
-    let token = || Token(text[1..17].parse().expect("a number"));
-    match &text[..1] {
-        "S" => WriteReply::Stored,
-        "G" => WriteReply::ClaimMissing,
-        "A" => WriteReply::NoResponse,
-        "B" => WriteReply::OwnerToken(token()),
-        "L" => WriteReply::TokenTooLow(token()),
-        _ => panic!("{text}"),
+    match word_and_numbers(reply) {
+        ("stored", _) => WriteReply::Stored,
+        ("missing", _) => WriteReply::ClaimMissing,
+        ("cooling-down", _) => WriteReply::NoResponse,
+        ("owner", numbers) => WriteReply::OwnerToken(Token(numbers[0])),
+        ("low", numbers) => WriteReply::TokenTooLow(Token(numbers[0])),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -181,7 +185,8 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
     let step = Step::random(pair, rng);
     let Step { lock, claim, attempt, token, ttl } = step;
     let (key, id, contender) = (pair.keys[lock].clone(), claim_text(claim), encode_contender(claim, ttl));
-    let (number, written_token) = (digits(attempt), digits(token.0));
+    let (number, written_token) = (attempt.to_string(), token.0.to_string());
+    let (id, number, written_token) = (id.as_bytes(), number.as_bytes(), written_token.as_bytes());
     let (request, now) = (claim_request(claim, attempt, ttl), pair.now);
     let kind = ["take", "take", "write", "write", "renew", "renew", "release", "withdraw", "force-release"];
     let kind = kind[rng.below(9) as usize];
@@ -189,19 +194,19 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
     let history = steps.join("\n");
     match kind {
         "take" => {
-            let reply = pair.run_script("take", &[&key], &[&id, &number, RETENTION, &written_token, &contender]).await;
+            let reply = pair.run_script("take", &[&key], &[id, number, written_token, &contender]).await;
             assert_eq!(parse_vote(&reply, token), pair.locks[lock].acquire(now, request, token), "{history}");
         }
         // A second round always has a token.
         "write" if token > Token::default() => {
-            let arguments = [&id, &number, RETENTION, &written_token, owner_text(claim)];
+            let arguments: [&[u8]; 4] = [id, number, written_token, owner_bytes(claim)];
             let reply = pair.run_script("write", &[&key], &arguments).await;
             assert_eq!(parse_written(&reply), pair.locks[lock].write_token(now, request, token), "{history}");
         }
         "renew" if token > Token::default() => renew_both(pair, &request, token, &contender, &history).await,
         "release" | "withdraw" => {
-            let granted = if kind == "release" { "1" } else { "0" };
-            let reply = pair.run_script("release", &[&key], &[&id, &number, RETENTION, granted]).await;
+            let granted = if kind == "release" { "granted" } else { "withdrawn" };
+            let reply = pair.run_script("release", &[&key], &[id, number, granted.as_bytes()]).await;
             let expected = match kind {
                 "release" => pair.locks[lock].release(request.claim, attempt),
                 _ => pair.locks[lock].withdraw(request.claim, attempt),
@@ -212,21 +217,15 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
             let last = pair.locks[lock].last_token();
             // Sometimes also if the claim is absent.
             let always = attempt % 2 == 0;
-            let written_always = if always { "1" } else { "0" };
+            let written_always = if always { "always" } else { "if-present" };
             let reply =
-                pair.run_script("force-release", &[&key], &[&id, "", RETENTION, &written_token, written_always]).await;
+                pair.run_script("force-release", &[&key], &[id, written_token, written_always.as_bytes()]).await;
             let expected = pair.locks[lock].force_release(now, request.claim, token, always);
             let Reply::Array(parts) = reply else { panic!("{reply:?}") };
-            assert_eq!(
-                parts[..2],
-                [Reply::Integer(expected.is_stored.into()), Reply::Bulk(digits(last.0))],
-                "{history}"
-            );
-            assert_eq!(
-                parts[4..],
-                [expected.was_present, expected.others_remain].map(|yes| Reply::Integer(yes.into())),
-                "{history}"
-            );
+            let (number, flag) = (|number: u64| Reply::Integer(number as i64), |yes: bool| Reply::Integer(yes.into()));
+            assert_eq!(parts[..2], [flag(expected.is_stored), number(last.0)], "{history}");
+            assert_eq!(parts[3] != Reply::Nil, expected.was_present, "{history}");
+            assert_eq!(parts[4], flag(expected.others_remain), "{history}");
         }
         _ => {}
     }
@@ -236,12 +235,12 @@ async fn run_step(pair: &mut ScriptsAndModel, rng: &mut Rng, steps: &mut Vec<Str
 }
 
 /// One request for both locks, as the keeper sends it.
-async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: Token, contender: &str, steps: &str) {
+async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: Token, contender: &[u8], steps: &str) {
     let keys = pair.keys.clone();
     let claim = (0..5).find(|at| claim_id(*at) == request.claim).map(claim_text).expect("a known claim");
-    let (attempt, token_text) = (digits(request.attempt), digits(token.0));
-    let each = [claim.as_str(), &token_text, contender];
-    let arguments = [&[attempt.as_str(), RETENTION], &each[..], &each[..]].concat();
+    let (attempt, token_text) = (request.attempt.to_string(), token.0.to_string());
+    let each = [claim.as_bytes(), token_text.as_bytes(), contender];
+    let arguments = [&[attempt.as_bytes()], &each[..], &each[..]].concat();
     let reply = pair.run_script("renew", &[&keys[0], &keys[1]], &arguments).await;
     let now = pair.now;
     let expected: String = pair
@@ -250,7 +249,7 @@ async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: T
         .map(|lock| match lock.renew(now, *request, token) {
             Some(true) => '1',
             Some(false) => '0',
-            None => 'A',
+            None => '2',
         })
         .collect();
     assert_eq!(reply, Reply::Bulk(expected), "{steps}");
@@ -259,23 +258,21 @@ async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: T
 async fn run_sequences(cooling_down: bool) {
     let server = redis::start().await.expect("a server");
     let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
-    let (words, see) = (script!("redis_client/scripts/prelude.lua"), script!("engine/redlock/scripts/record.lua"));
-    let take =
-        [script!("engine/redlock/scripts/acquire_first.lua"), see, script!("engine/redlock/scripts/acquire.lua")];
-    let write = [
-        script!("engine/redlock/scripts/store_token_first.lua"),
-        see,
-        script!("engine/redlock/scripts/store_token.lua"),
-    ];
+    let prelude = script!("redis_client/scripts/prelude.lua");
+    let state = lua::functions(&[NodeLock::LAYOUT, StoredVote::LAYOUT, StoredContender::LAYOUT]);
+    let force_released = ForceReleased::LAYOUT.lua();
+    let view = script!("engine/redlock/scripts/node_lock.lua");
+    let acquire = script!("engine/redlock/scripts/acquire.lua");
+    let store_token = script!("engine/redlock/scripts/store_token.lua");
     let mut stored = Vec::new();
     for (name, text) in [
-        ("take", take.concat()),
-        ("write", write.concat()),
-        ("renew", [see, script!("engine/redlock/scripts/renew.lua")].concat()),
-        ("force-release", [see, script!("engine/redlock/scripts/force_release.lua")].concat()),
+        ("take", [script!("engine/redlock/scripts/acquire_first.lua"), view, acquire].concat()),
+        ("write", [script!("engine/redlock/scripts/store_token_first.lua"), view, store_token].concat()),
+        ("renew", [view, script!("engine/redlock/scripts/renew.lua")].concat()),
+        ("force-release", [view, &force_released, script!("engine/redlock/scripts/force_release.lua")].concat()),
         ("release", script!("engine/redlock/scripts/release.lua").to_owned()),
     ] {
-        let text = if name == "release" { [words, &text].concat() } else { [words, TEST_PROLOGUE, &text].concat() };
+        let text = [prelude, TEST_PROLOGUE, &state, &text].concat();
         let Reply::Bulk(sha) = raw.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
             panic!("{name} is not a script")
         };

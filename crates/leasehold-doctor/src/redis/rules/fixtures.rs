@@ -8,6 +8,7 @@ use super::super::facts::{ClockOffset, Deployment, Echo, Info, MasterFacts, Node
 use super::super::keys::KeyScan;
 use super::super::query::QueryError;
 
+/// For tests: what a URL with default options requires of the servers.
 pub(super) fn requirements() -> Requirements {
     Requirements {
         ttl: Duration::from_secs(30),

@@ -63,6 +63,7 @@ fn values(text: &str) -> Values {
     Values(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
+/// For tests: what a URL with default options requires of the database.
 pub(super) fn requirements(dialect: Dialect) -> Requirements {
     Requirements {
         dialect,

@@ -67,6 +67,7 @@ server.2=h2:29482:29492:participant
 server.3=h3:29483:29493:participant
 version=0";
 
+/// For tests: what a URL with default options requires of the ensemble.
 pub(super) fn requirements() -> Requirements {
     Requirements {
         ttl: Duration::from_secs(30),

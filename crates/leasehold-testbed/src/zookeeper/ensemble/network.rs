@@ -100,7 +100,8 @@ impl PeerNetwork {
         let cut_off = &self.is_cut_off;
         let healed = |way: &&mut PeerProxy| (way.from == at || way.to == at) && !cut_off[way.from] && !cut_off[way.to];
         for way in self.peer_proxies.iter_mut().filter(healed) {
-            // No new connections until the old ones are counted.
+            // Reconnects the two members. While the proxy ends their old connections and counts
+            // them, it refuses new ones.
             way.proxy.refuse(true);
             way.proxy.cut();
             way.ended_connections = way.proxy.counts().accepted;

@@ -22,19 +22,14 @@ pub(super) async fn attempt_all(
     if keys.iter().any(|key| engine.nodes.slot(key) != slot) {
         return Ok(None);
     }
-    let longest = claims.iter().map(|claim| claim.options.ttl).max().unwrap_or_default();
     let fill_command = |command: &mut Cmd, live: &LiveConnection| {
         for key in &keys {
             command.arg(key);
         }
         engine.add_epoch_key(command, slot);
-        command.arg("").arg("").arg(engine.config.retention.as_secs()).arg(longest.as_secs() + 1);
+        command.arg(engine.retention_secs);
         for claim in claims {
-            command.arg(&claim.id.bits().to_be_bytes()).arg(encode_contender(
-                &claim.options,
-                &engine.config.prefix,
-                engine.inbox(),
-            ));
+            command.arg(&claim.id.bits().to_be_bytes()).arg(encode_contender(&claim.options, engine.inbox()));
         }
         engine.add_run_arguments(command, live);
     };

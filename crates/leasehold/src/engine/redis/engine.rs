@@ -24,7 +24,7 @@ use crate::logic::table::Refusal;
 use crate::redis_client::{
     Address, CachedScript, Config, LinkFactory, LiveConnection, Nodes, encode_contender, error, keys, short_run, values,
 };
-use crate::types::{ClaimId, Error, ErrorKind, LockName, Mode, Result, Token};
+use crate::types::{ClaimId, LockName, Mode, Result, Token};
 
 /// Poll interval for changes of a lock when notifications are unavailable.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -40,7 +40,8 @@ pub struct RedisEngine {
     pub(super) scripts: Scripts,
     /// In strict mode, the scripts for locks of a slot that is moving.
     migrating_scripts: Option<Scripts>,
-    inbox: String,
+    /// The channel of this client's inbox.
+    inbox: Arc<str>,
     replicas: Option<ReplicaAcks>,
     records: StoredRecords,
     /// The retention, in seconds.
@@ -63,8 +64,6 @@ enum ScriptAnswer {
     Refused(Refusal),
     /// It was force released, and no trace of it is left.
     ForceReleased,
-    /// Too many claims hold the lock or wait for it.
-    Full,
 }
 
 impl RedisEngine {
@@ -73,15 +72,15 @@ impl RedisEngine {
         let config = Arc::new(config);
         let scripts = Scripts::new(config.strict.is_some());
         let split = config.strict.is_some().then(Scripts::for_moving_slot);
-        let inbox = format!("{:016x}", crate::random::random_bits() as u64);
-        let channel = keys::inbox_channel(&config.prefix, &inbox);
+        let number = format!("{:016x}", crate::random::random_bits() as u64);
+        let channel = keys::inbox_channel(&config.prefix, &number);
         let (sender, reached) = unbounded_channel();
         let listener = Arc::new(Subscriber::new(clock, &channel, config.strict.is_some().then_some(sender)));
         let records = StoredRecords::new(config.prefix.clone());
         let link_factory = LinkFactory {
             config: Arc::clone(&config),
             scripts: scripts.all_scripts().into_iter().chain(records.scripts()).collect(),
-            inbox: channel,
+            inbox: channel.clone(),
             needs_run_id: true,
             listener: Arc::clone(&listener) as _,
             map_stale: Arc::clone(&listener.map_stale),
@@ -101,7 +100,7 @@ impl RedisEngine {
             subscriber: listener,
             scripts,
             migrating_scripts: split,
-            inbox,
+            inbox: channel.into(),
             replicas,
             records,
             retention_secs: retention,
@@ -112,7 +111,7 @@ impl RedisEngine {
         Ok(engine)
     }
 
-    pub(super) fn inbox(&self) -> &str {
+    pub(super) fn inbox(&self) -> &Arc<str> {
         &self.inbox
     }
 
@@ -201,13 +200,14 @@ impl RedisEngine {
             None => {}
         }
         self.subscriber.pending_grants.begin_attempt(claim.id);
-        let contender = encode_contender(&claim.options, &self.config.prefix, &self.inbox);
+        let contender = encode_contender(&claim.options, &self.inbox);
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
         let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             self.add_epoch_key(command, slot);
-            self.add_arguments(command, claim, queue, &contender);
+            self.add_claim(command, claim.id);
+            command.arg(if queue { "queue" } else { "try" }).arg(&contender);
             self.add_run_arguments(command, live);
         };
         self.query_claim_state(
@@ -220,16 +220,15 @@ impl RedisEngine {
     /// Requests the state of a claim that may be waiting.
     async fn heartbeat(&self, claim: &Claim) -> Result<AcquireReply> {
         let key = self.key(claim.name());
-        let then = |command: &mut Cmd| self.add_arguments(command, claim, true, b"");
+        let then = |command: &mut Cmd| self.add_claim(command, claim.id);
         let keys = [key.as_str()];
         let reply = self.run_script(self.nodes.slot(&key), |scripts| &scripts.heartbeat, &keys, &then);
         self.query_claim_state(claim, reply).await
     }
 
-    /// Adds the arguments of the scripts `attempt` and `heartbeat`.
-    fn add_arguments(&self, command: &mut Cmd, claim: &Claim, queue: bool, contender: &[u8]) {
-        command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention_secs);
-        command.arg(secs_rounded_up(claim.options.ttl)).arg(contender);
+    /// Adds the first arguments of every script about one claim.
+    pub(super) fn add_claim(&self, command: &mut Cmd, claim: ClaimId) {
+        command.arg(self.retention_secs).arg(&claim.bits().to_be_bytes());
     }
 
     /// Runs a script that returns a claim's state. If the claim waits, its messages are kept from
@@ -277,10 +276,6 @@ impl RedisEngine {
             ScriptAnswer::Refused(refusal) => {
                 expected.discard();
                 Ok(AcquireReply::Refused(refusal))
-            }
-            ScriptAnswer::Full => {
-                let message = "999,999 claims hold this lock or wait for it, and that is the limit";
-                Err(Error::new(ErrorKind::Full, message).retryable())
             }
         }
     }
@@ -347,24 +342,22 @@ fn parse_answer_parts(parts: &[Value]) -> Option<ScriptAnswer> {
     let number = |at: usize| parts.get(at).and_then(values::integer);
     let recheck = |at| number(at).map(|micros| u64::try_from(micros).ok().map(Duration::from_micros));
     let small = |at| number(at)?.try_into().ok();
-    match number(0)? {
-        // A heartbeat, and the short path, do not report a cool-down.
-        0 => Some(ScriptAnswer::Busy { recheck: recheck(1)?, cooling: recheck(2).flatten() }),
-        1 => Some(ScriptAnswer::Queued {
+    match values::bytes(parts.first()?)? {
+        b"busy" => Some(ScriptAnswer::Busy { recheck: recheck(1)?, cooling: recheck(2)? }),
+        b"queued" => Some(ScriptAnswer::Queued {
             ahead: number(1)?.try_into().ok()?,
             recheck: recheck(2)?,
             position: number(3)?.try_into().ok()?,
-            cooling: recheck(4).flatten(),
+            cooling: recheck(4)?,
         }),
-        2 => Some(ScriptAnswer::Refused(match parts.get(1).and_then(values::bytes)? {
-            b"limit" => Refusal::LimitMismatch(small(2)?),
-            b"E" => Refusal::Upgrade(Mode::Exclusive),
-            b"S" => Refusal::Upgrade(Mode::Shared),
-            b"P" => Refusal::Upgrade(Mode::Permits { n: small(2)?, limit: small(3)? }),
+        b"limit" => Some(ScriptAnswer::Refused(Refusal::LimitMismatch(small(1)?))),
+        b"held" => Some(ScriptAnswer::Refused(Refusal::Upgrade(match values::bytes(parts.get(1)?)? {
+            b"E" => Mode::Exclusive,
+            b"S" => Mode::Shared,
+            b"P" => Mode::Permits { n: small(2)?, limit: small(3)? },
             _ => return None,
-        })),
-        3 => Some(ScriptAnswer::Full),
-        4 => Some(ScriptAnswer::ForceReleased),
+        }))),
+        b"force-released" => Some(ScriptAnswer::ForceReleased),
         _ => None,
     }
 }
@@ -429,9 +422,7 @@ impl Engine for RedisEngine {
             self.subscriber.pending_grants.remove(claim.id);
             let leaving = self.subscriber.renewal_groups.begin_leave(claim.id);
             let key = self.key(claim.name());
-            let then = |command: &mut Cmd| {
-                command.arg(&claim.id.bits().to_be_bytes()).arg("").arg(self.retention_secs);
-            };
+            let then = |command: &mut Cmd| self.add_claim(command, claim.id);
             let slot = self.nodes.slot(&key);
             let (answer, live) = self.run_script(slot, |scripts| &scripts.release, &[&key], &then).await?;
             leaving.complete();

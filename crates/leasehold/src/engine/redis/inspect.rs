@@ -10,7 +10,7 @@ use super::strict;
 use super::wire::{self, ClaimRecord, HashField, StoredLock};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
-use crate::redis_client::{LiveConnection, Message, Nodes, error, keys, short_run, values};
+use crate::redis_client::{LiveConnection, Nodes, ReleaseRequested, Stored, error, keys, short_run, values};
 use crate::types::{ClaimId, LockName, Result, Token};
 
 /// How many locks are read at once.
@@ -125,11 +125,11 @@ pub(super) async fn request_release(
     let holds =
         |record: &ClaimRecord| record.claim == claim && record.token > Token::default() && record.expires_at > now;
     let Some(record) = stored.records.into_iter().find(holds) else { return Ok(None) };
-    if let Some(channel) = record.contender.channel(&key) {
+    if let Some(inbox) = &record.contender.inbox {
         let link = engine.nodes.link(engine.nodes.slot(&key))?;
         let live = link.connection().await?;
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(channel).arg(Message::request_release(claim, reason));
+        publish.arg(&**inbox).arg(ReleaseRequested { claim, reason: reason.into() }.write());
         link.send_command(&live, &publish).await.map_err(|cause| error::step_error(&live.address, cause))?;
     }
     Ok(Some(party_view(record, now)))
@@ -145,7 +145,8 @@ pub(super) async fn force_release(
     let key = engine.key(name);
     let slot = engine.nodes.slot(&key);
     let then = |command: &mut Cmd| {
-        command.arg(&claim.bits().to_be_bytes()).arg("").arg(engine.config.retention.as_secs()).arg("").arg(reason);
+        engine.add_claim(command, claim);
+        command.arg(reason);
     };
     let (answer, live) = engine.run_script(slot, |scripts| &scripts.force_release, &[&key], &then).await?;
     let read = || {
@@ -153,8 +154,8 @@ pub(super) async fn force_release(
         let [fresh, lowest, record, now] = &parts[..] else { return None };
         let now = values::integer(now)?.try_into().ok()?;
         let record = match record {
-            Value::Nil => return Some(ForceReleaseOutcome::new(None, None)),
-            record => party_view(ClaimRecord::read(&claim.bits().to_be_bytes(), values::bytes(record)?)?, now),
+            Value::Int(0) => return Some(ForceReleaseOutcome::new(None, None)),
+            record => party_view(ClaimRecord::read(claim, values::bytes(record)?)?, now),
         };
         let token = |value| values::integer(value).and_then(|token| token.try_into().ok()).map(Token);
         let others = Some(token(lowest)?).filter(|lowest| *lowest > Token::default());

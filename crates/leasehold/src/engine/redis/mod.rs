@@ -4,8 +4,8 @@
 //! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under
 //! load. Every step is **one script**. It does to the hash what
 //! [`LockTable`](crate::logic::table::LockTable) does in memory; a model test compares the two.
-//! `scripts/table.lua` describes the stored format. Names, claims and texts are only ever arguments
-//! of a script.
+//! `wire.rs` has the layouts of all stored values, and `scripts/table.lua` the steps on them. Names,
+//! claims and texts are only ever arguments of a script.
 //!
 //! A script uses the server's `TIME` and no other clock. A *run* is one lifetime of a server
 //! process, as its `run_id` identifies it. A lease ends when its holder has not renewed it for a

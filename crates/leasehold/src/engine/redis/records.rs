@@ -18,13 +18,10 @@ use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
 use super::inspect;
-use super::wire;
+use super::wire::{self, StoredRecord};
 use crate::engine::{Record, ServerRun};
-use crate::redis_client::{CachedScript, LiveConnection, Nodes, error, lua, values};
+use crate::redis_client::{CachedScript, LiveConnection, Nodes, Stored, error, lua, values};
 use crate::types::{LockName, Result};
-
-/// How many digits a version has.
-const VERSION_DIGITS: usize = 16;
 
 /// The records below a prefix.
 #[derive(Debug)]
@@ -41,17 +38,15 @@ pub(super) struct StoredRecords {
 
 impl StoredRecords {
     pub(super) fn new(prefix: String) -> Self {
-        let script = |text: &str| CachedScript::new(text.to_owned());
+        let script = |parts: &[&str]| CachedScript::new([&[lua::PRELUDE, lua::SERVER_TIME], parts].concat().concat());
         let (get, set) = (include_str!("scripts/get_record.lua"), include_str!("scripts/set_record.lua"));
-        let in_run =
-            |rest: &[&str]| CachedScript::new([&[lua::PRELUDE, lua::SERVER_TIME, lua::STRICT], rest].concat().concat());
+        let (record, strict) = (StoredRecord::LAYOUT.lua(), lua::strict());
         Self {
             prefix,
-            get: script(get),
-            compare_and_set: script(&[lua::PRELUDE, set].concat()),
-            get_in_run: in_run(&[include_str!("scripts/get_record_strict.lua")]),
-            // set_record.lua declares a time of its own, which has the same value.
-            compare_and_set_in_run: in_run(&[include_str!("scripts/set_record_strict.lua"), "do ", set, "end"]),
+            get: script(&[get]),
+            compare_and_set: script(&[&record, set]),
+            get_in_run: script(&[&strict, include_str!("scripts/get_record_strict.lua")]),
+            compare_and_set_in_run: script(&[&strict, &record, include_str!("scripts/set_record_strict.lua"), set]),
         }
     }
 
@@ -98,7 +93,7 @@ impl StoredRecords {
     ) -> Result<(Option<Record>, LiveConnection)> {
         let key = wire::record_key(&self.prefix, name.as_str());
         let fill_command = |command: &mut Cmd, _: &LiveConnection| {
-            command.arg(&key).arg(format!("{expected_version:016}")).arg(&value);
+            command.arg(&key).arg(expected_version).arg(&value);
         };
         let (answer, live) = nodes.run_script(nodes.slot(&key), &self.compare_and_set, 1, &fill_command).await?;
         let Some((now, version)) = parse_write(&answer) else {
@@ -120,11 +115,7 @@ impl StoredRecords {
         let fill_command = |command: &mut Cmd, live: &LiveConnection| {
             command.arg(&key);
             engine.add_epoch_key(command, slot);
-            command
-                .arg(format!("{expected_version:016}"))
-                .arg(&value)
-                .arg(&run.id)
-                .arg(run.began_at.as_micros() as u64);
+            command.arg(expected_version).arg(&value).arg(&run.id).arg(run.began_at.as_micros() as u64);
             engine.add_run_arguments(command, live);
         };
         let (answer, live) =
@@ -166,17 +157,13 @@ fn parse_record(answer: &Value) -> Result<Option<Record>> {
         None | Some(Value::Nil) => return Ok(Some(Record::absent(now))),
         Some(stored) => values::bytes(stored),
     };
-    Ok(stored.map(values::check_format).transpose()?.and_then(|stored| parse_stored(stored, now)))
-}
-
-/// Reads a stored record without its format number.
-fn parse_stored(stored: &[u8], now: Duration) -> Option<Record> {
-    let (version, value) = stored.split_at_checked(VERSION_DIGITS)?;
-    let version = std::str::from_utf8(version).ok()?.parse().ok()?;
-    if value.is_empty() {
-        return Some(Record::absent(now));
-    }
-    Some(Record { version, value: String::from_utf8(value.to_vec()).ok()?, engine_time: now })
+    let stored = stored.map(StoredRecord::read).transpose()?;
+    Ok(stored.and_then(|StoredRecord { version, value }| {
+        if value.0.is_empty() {
+            return Some(Record::absent(now));
+        }
+        Some(Record { version, value: String::from_utf8(value.0).ok()?, engine_time: now })
+    }))
 }
 
 /// Reads what `get_record_strict.lua` adds.

@@ -8,7 +8,6 @@ use redis::Cmd;
 
 use super::engine::{RedisEngine, secs_rounded_up};
 use super::renewal_groups::{LeaseCheck, MIN_GROUP_SIZE, RenewalGroup};
-use super::wire;
 use crate::engine::Claim;
 use crate::engine::RenewReply;
 use crate::logic::lease as rules;
@@ -154,7 +153,7 @@ async fn renew_groups(engine: &RedisEngine, groups: &[Arc<RenewalGroup>]) -> Res
             command.arg(&group.key);
         }
         for group in groups {
-            command.arg(group.ttl.as_micros() as u64).arg(format!("{:010}", group.lease_count()));
+            command.arg(group.ttl.as_micros() as u64).arg(group.lease_count());
             command.arg(secs_rounded_up(group.ttl) + engine.retention_secs);
         }
         command.arg(short_run(&live.run_id));
@@ -185,7 +184,7 @@ async fn check_group_members(engine: &RedisEngine, leases: &[&(LeaseToRenew, Arc
         // one more TTL.
         command.arg(longest * 3);
         for (lease, group) in leases {
-            command.arg(wire::group_membership(lease.claim.id, &group.key));
+            command.arg(&lease.claim.id.bits().to_be_bytes()).arg(&group.key);
         }
     };
     let (answer, live) =
@@ -270,10 +269,10 @@ async fn run_renew_script(
     slot: Option<u16>,
     group: &str,
 ) -> Result<(Vec<u8>, LiveConnection)> {
-    let longest = leases.iter().map(|lease| secs_rounded_up(lease.claim.options.ttl)).max().unwrap_or_default();
+    let longest = leases.iter().map(|lease| lease.claim.options.ttl).max().unwrap_or_default();
     let keys: Vec<&str> = leases.iter().map(|lease| &*lease.key).collect();
     let then = |command: &mut Cmd| {
-        command.arg("").arg(group).arg(engine.retention_secs).arg(longest);
+        command.arg(engine.retention_secs).arg(group).arg(longest.as_micros() as u64);
         for lease in leases {
             command.arg(&lease.claim.id.bits().to_be_bytes());
         }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::engine::RedisEngine;
 use crate::clock::Clock;
 use crate::redis_client::keys::SLOTS;
-use crate::redis_client::{Address, LiveConnection, error, values};
+use crate::redis_client::{Address, Epoch, LiveConnection, Stored, error, values};
 use crate::types::Result;
 
 /// In how many slots strict mode's key is refreshed at once.
@@ -67,27 +67,28 @@ pub(super) async fn cool_down_left(
         Err(cause) if error::is_redirect(&cause) => return Ok(None),
         Err(cause) => return Err(error::step_error(&live.address, cause)),
     };
-    let record = values::bytes(&record).map(values::check_format).transpose()?;
-    let left = remaining_cool_down(record, &live.run_id, longest, now);
+    let record = values::bytes(&record).map(Epoch::read).transpose()?;
+    let left = remaining_cool_down(record.as_ref(), &live.run_id, longest, now);
     Ok((left > 0).then(|| Duration::from_micros(left)))
 }
 
-/// The cool-down that the stored run of the server (without its format number) means at `now`, in microseconds. Without a
-/// record, or with that of another run or an older election, it begins with the next claim. As in
+/// The cool-down that the stored epoch of the server means at `now`, in microseconds. Without an
+/// epoch, or with that of another run or an older election, it begins with the next claim. As in
 /// `strict.lua`.
-fn remaining_cool_down(record: Option<&[u8]>, run: &str, longest: u64, now: u64) -> u64 {
-    let number = |from: usize| std::str::from_utf8(record?.get(from..from + 16)?).ok()?.parse::<u64>().ok();
-    let longest = number(16).map_or(longest, |known| longest.max(known));
+fn remaining_cool_down(stored: Option<&Epoch>, run: &str, longest: u64, now: u64) -> u64 {
     let run_and_election = |run: &str| {
         let (id, election) = run.split_once(':').unwrap_or((run, ""));
         (id.to_owned(), election.parse::<u64>().unwrap_or(0))
     };
-    let stored = record.and_then(|record| std::str::from_utf8(record.get(64..)?).ok()).map(run_and_election);
     let (id, election) = run_and_election(run);
-    let is_same_run = stored.is_some_and(|(old_id, old_election)| old_id == id && old_election >= election);
-    let (Some(start), true) = (number(0), is_same_run) else { return longest };
+    let Some(stored) = stored else { return longest };
+    let longest = longest.max(stored.longest);
+    let (old_id, old_election) = run_and_election(&String::from_utf8_lossy(&stored.run.0));
+    if old_id != id || old_election < election {
+        return longest;
+    }
     // A start in the future: the server's clock was set back.
-    start.min(now).saturating_add(longest).saturating_sub(now)
+    stored.start.min(now).saturating_add(longest).saturating_sub(now)
 }
 
 async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> Result<()> {
@@ -101,11 +102,16 @@ async fn refresh_epoch(engine: &RedisEngine, slot: Option<u16>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::remaining_cool_down;
+    use crate::redis_client::{Epoch, Rest};
+    use crate::types::Token;
 
     #[test]
     fn a_cool_down_lasts_for_the_longest_lease_from_the_start_of_the_run() {
-        let record = |start: u64, longest: u64| format!("{start:016}{longest:016}{:016}{:016}run-1:7", start, 0);
-        let left = |record: &str, run: &str, now| remaining_cool_down(Some(record.as_bytes()), run, 30, now);
+        let record = |start: u64, longest: u64| {
+            let run = Rest(b"run-1:7".to_vec());
+            Epoch { start, longest, refreshed: start, min_token: Token::default(), run }
+        };
+        let left = |record: &Epoch, run: &str, now| remaining_cool_down(Some(record), run, 30, now);
         assert_eq!(left(&record(100, 20), "run-1:7", 110), 20);
         assert_eq!(left(&record(100, 50), "run-1:7", 110), 40, "another client has longer leases");
         assert_eq!(left(&record(100, 20), "run-1:6", 130), 0, "a client that knows of an older election");

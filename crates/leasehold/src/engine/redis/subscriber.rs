@@ -11,7 +11,9 @@ use super::pending_grants::PendingGrants;
 use super::renewal_groups::RenewalGroups;
 use crate::clock::Clock;
 use crate::engine::LossBroadcaster;
-use crate::redis_client::{Address, LinkListener, LiveConnection, Message, values};
+use crate::redis_client::{
+    Address, ForceReleased, Granted, LinkListener, LiveConnection, Message, Recheck, ReleaseRequested, values,
+};
 
 /// Receives the messages for all claims of one client.
 #[derive(Debug)]
@@ -59,17 +61,17 @@ impl LinkListener for Subscriber {
                     return;
                 }
                 match values::bytes(text).and_then(Message::read) {
-                    Some(Message::Granted(claim, token, position)) => {
-                        self.pending_grants.add_grant(claim, token, position)
+                    Some(Message::Granted(Granted { claim, token, place })) => {
+                        self.pending_grants.add_grant(claim, token, place)
                     }
-                    Some(Message::Recheck(claim)) => self.pending_grants.request_recheck(claim),
-                    Some(Message::ForceReleased(claim, position, reason)) => {
-                        tracing::warn!(?claim, reason, "force released");
-                        self.pending_grants.set_force_released(claim, position);
+                    Some(Message::Recheck(Recheck { claim })) => self.pending_grants.request_recheck(claim),
+                    Some(Message::ForceReleased(ForceReleased { claim, place, reason })) => {
+                        tracing::warn!(?claim, %reason, "force released");
+                        self.pending_grants.set_force_released(claim, place);
                         self.losses.report_lost(claim);
                     }
-                    Some(Message::ReleaseRequested(claim, reason)) => {
-                        tracing::info!(?claim, reason, "asked to release");
+                    Some(Message::ReleaseRequested(ReleaseRequested { claim, reason })) => {
+                        tracing::info!(?claim, %reason, "asked to release");
                         self.losses.report_release_request(claim);
                     }
                     None => tracing::warn!("the inbox received a message in an unknown format"),

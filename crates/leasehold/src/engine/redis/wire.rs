@@ -1,16 +1,16 @@
-//! The layout of every key, channel, script and record.
+//! The layout of every key, script and stored value.
 //!
 //! | key | type | content |
 //! |---|---|---|
 //! | `<prefix>l{name}` | hash | one lock, see `scripts/table.lua` |
-//! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value it is removed, and kept for a day for its version |
-//! | `<prefix>b<number>` | string | a group of leases that are renewed together: time of the last renewal, number of leases, and the run of the server that wrote it |
-//! | `<prefix>e` | string | strict mode: the server's run |
+//! | `<prefix>r{name}` | string | a [`StoredRecord`] |
+//! | `<prefix>b<number>` | string | a [`Group`] of leases that are renewed together |
+//! | `<prefix>e` | string | strict mode: an [`Epoch`](crate::redis_client::Epoch) |
 //! | `<prefix>s` | string | with `replicas`: written to find out how far the replicas are |
 //! | `<prefix>i<number>` | channel | a client's inbox: the only place to which messages about its claims are sent |
 //!
-//! Each value and message begins with the number of its format, one digit; in a lock's hash, the
-//! field `m` does.
+//! Each value and message begins with the number of its format, one digit, and the letter of its
+//! kind; in a lock's hash, the field `m` does.
 //!
 //! In a cluster the key `e` has the lock's slot as its hash tag, and `s` any slot of the node that
 //! it is written on. All keys but records expire.
@@ -18,8 +18,11 @@
 use std::sync::Arc;
 
 use crate::redis_client::keys::named_key;
-use crate::redis_client::values::{check_format, not_ours, push_digits};
-use crate::redis_client::{CachedScript, Contender, RUN_DIGITS, Reader, lua};
+use crate::redis_client::values::{kind_of, not_ours};
+use crate::redis_client::{
+    CachedScript, Contender, ForceReleased, Granted, RUN_DIGITS, Reader, Recheck, Rest, Stored, StoredContender,
+    layout, lua,
+};
 use crate::types::{ClaimId, Result, Token};
 
 /// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
@@ -37,6 +40,112 @@ pub fn record_key(prefix: &str, name: &str) -> String {
 pub const LOCK_LETTER: char = 'l';
 /// The letter after the prefix in a record's key.
 pub const RECORD_LETTER: char = 'r';
+
+layout! {
+    /// A lock that is free, or held by one exclusive claim without waiters: the field `m`.
+    pub struct SimpleState = "simple", kind 'S' {
+        /// The last token.
+        token: Token,
+        /// The second in which the key expires.
+        kept: u64,
+        /// When the claim last renewed its lease.
+        since: u64,
+        /// The holder; zero: the lock is free.
+        claim: ClaimId,
+        /// The server's run in which this was written.
+        run: [u8; RUN_DIGITS],
+        /// The key of the group in which the lease is renewed: then `since` and `run` are there.
+        /// Empty: it is in none.
+        group: Arc<str>,
+        /// The claim's [`StoredContender`].
+        contender: Rest,
+    }
+}
+
+layout! {
+    /// A lock in any other state: the field `m`. Each claim is a [`StoredClaim`] in a field of its
+    /// own, whose name is the claim's id.
+    pub struct QueueState = "queue", kind 'Q' {
+        /// The last token.
+        token: Token,
+        /// The second in which the key expires.
+        kept: u64,
+        /// The last place.
+        place: u64,
+        /// No lease ends before this time; zero: unknown.
+        soonest: u64,
+        first_holder: ClaimId,
+        last_holder: ClaimId,
+        first_waiter: ClaimId,
+        last_waiter: ClaimId,
+        /// How many claims hold exclusively.
+        exclusive: u64,
+        /// How many claims hold shared.
+        shared: u64,
+        holders: u64,
+        waiters: u64,
+        /// How many claims hold or want permits.
+        semaphore_claims: u64,
+        /// How many permits are in use.
+        permits: u64,
+        /// The semaphore's limit.
+        limit: u64,
+        /// When this was written.
+        written: u64,
+        /// The server's run in which this was written.
+        run: [u8; RUN_DIGITS],
+    }
+}
+
+layout! {
+    /// A claim that holds or waits.
+    pub struct StoredClaim = "claim" {
+        /// Zero: it waits.
+        token: Token,
+        /// When it last renewed or sent a heartbeat.
+        since: u64,
+        /// Orders waiters by arrival and holders by grant.
+        place: u64,
+        /// The claim before it in its list.
+        before: ClaimId,
+        /// The claim behind it.
+        behind: ClaimId,
+        /// Another run of the server wrote it, and it has not been extended since.
+        inherited: bool,
+        /// Its [`StoredContender`].
+        contender: Rest,
+    }
+}
+
+layout! {
+    /// A claim that was force released.
+    pub struct ReleasedClaim = "released" {
+        claim: ClaimId,
+        /// Until when a heartbeat of the claim reports it.
+        report_until: u64,
+    }
+}
+
+layout! {
+    /// A group of leases that are renewed together.
+    pub struct Group = "group", kind 'B' {
+        /// When it was last renewed.
+        since: u64,
+        /// How many leases are in it.
+        count: u64,
+        /// The server's run in which this was written.
+        run: [u8; RUN_DIGITS],
+    }
+}
+
+layout! {
+    /// A record.
+    pub struct StoredRecord = "record", kind 'V' {
+        version: u64,
+        /// Empty: the record was removed, and is kept for a day for its version.
+        value: Rest,
+    }
+}
 
 /// The scripts of one engine.
 #[derive(Debug)]
@@ -63,7 +172,7 @@ macro_rules! lua {
 impl Scripts {
     pub fn new(strict: bool) -> Self {
         Self::assemble(&if strict {
-            [lua::STRICT, lua::STRICT_RUN].concat()
+            [&lua::strict(), lua::STRICT_RUN].concat()
         } else {
             lua::STRICT_OFF_WITH_RUN.to_owned()
         })
@@ -76,26 +185,56 @@ impl Scripts {
     }
 
     fn assemble(prologue: &str) -> Self {
-        // The first part of a script handles the common case alone.
-        let full = |first: &str, rest: &str| {
-            CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, first, lua!("table"), rest].concat())
+        let state = lua::functions(&[SimpleState::LAYOUT, StoredContender::LAYOUT]);
+        let group = Group::LAYOUT.lua();
+        let claims = lua::functions(&[
+            QueueState::LAYOUT,
+            StoredClaim::LAYOUT,
+            ReleasedClaim::LAYOUT,
+            Granted::LAYOUT,
+            Recheck::LAYOUT,
+            ForceReleased::LAYOUT,
+        ]);
+        let table = [&claims, lua!("table")].concat();
+        let simple_state = lua!("simple_state");
+        let script = |parts: &[&str]| CachedScript::new([&[lua::PRELUDE], parts].concat().concat());
+        // The first part of a script handles the common case alone, before the functions of the
+        // other cases are made.
+        let step = |first: &str, rest: &str| {
+            script(&[lua::SERVER_TIME, prologue, &state, simple_state, first, &group, &table, rest])
         };
-        // Most releases do not need the time.
-        let start = [lua::PRELUDE, lua!("release"), lua::SERVER_TIME, prologue, lua!("release_hand_off")].concat();
-        let release = [&start, lua!("table"), lua!("release_end")].concat();
+        let try_read = lua!("try_read_simple");
         Self {
-            attempt: full(lua!("attempt"), lua!("attempt_end")),
-            heartbeat: full(lua!("heartbeat"), lua!("heartbeat_end")),
-            release: CachedScript::new(release),
-            renew: full(lua!("renew"), lua!("renew_end")),
-            renew_groups: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, lua!("renew_groups")].concat()),
-            check_group_members: CachedScript::new(
-                [lua::PRELUDE, lua::SERVER_TIME, lua!("check_group_members")].concat(),
-            ),
-            force_release: full("", lua!("force_release")),
-            acquire_all: full("", lua!("acquire_all")),
-            inspect: CachedScript::new(lua!("inspect").to_owned()),
-            refresh_epoch: CachedScript::new([lua::PRELUDE, lua::SERVER_TIME, prologue, "return 0"].concat()),
+            attempt: step(lua!("attempt"), lua!("attempt_end")),
+            heartbeat: step(lua!("heartbeat"), lua!("heartbeat_end")),
+            // Most releases do not need the time.
+            release: script(&[
+                &state,
+                &group,
+                lua!("release"),
+                lua::SERVER_TIME,
+                prologue,
+                simple_state,
+                &table,
+                lua!("release_end"),
+            ]),
+            renew: script(&[
+                lua::SERVER_TIME,
+                prologue,
+                &state,
+                simple_state,
+                &group,
+                try_read,
+                lua!("renew"),
+                &table,
+                lua!("renew_end"),
+            ]),
+            renew_groups: script(&[lua::SERVER_TIME, &group, lua!("renew_groups")]),
+            check_group_members: script(&[lua::SERVER_TIME, &state, try_read, lua!("check_group_members")]),
+            force_release: step("", lua!("force_release")),
+            acquire_all: step("", lua!("acquire_all")),
+            inspect: script(&[lua::SERVER_TIME, &state, try_read, lua!("inspect")]),
+            refresh_epoch: script(&[lua::SERVER_TIME, prologue, "return 0"]),
         }
     }
 
@@ -144,24 +283,16 @@ pub struct ClaimRecord {
 }
 
 impl ClaimRecord {
-    /// Reads a claim's own field.
-    pub fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
-        let mut reader = Reader(text);
-        let (token, since, position) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
-        reader.bytes(32)?;
-        Self::new(claim, token, since, position, reader.0)
+    /// Reads a [`StoredClaim`].
+    pub fn read(claim: ClaimId, text: &[u8]) -> Option<Self> {
+        let StoredClaim { token, since, place, contender, .. } = StoredClaim::parse(&mut Reader(text))?;
+        Self::new(claim, token, since, place, &contender)
     }
 
-    fn new(claim: &[u8], token: u64, since: u64, position: u64, contender: &[u8]) -> Option<Self> {
-        let contender = Contender::read(contender)?;
-        let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
-        Some(Self {
-            claim,
-            token: Token(token),
-            expires_at: since + contender.ttl.as_micros() as u64,
-            position,
-            contender,
-        })
+    fn new(claim: ClaimId, token: Token, since: u64, position: u64, contender: &Rest) -> Option<Self> {
+        let contender = Contender::read(&contender.0)?;
+        let expires_at = since.saturating_add(contender.ttl.as_micros() as u64);
+        Some(Self { claim, token, expires_at, position, contender })
     }
 
     /// Counts the claim's TTL from `start`.
@@ -193,53 +324,43 @@ impl StoredLock {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return if fields.is_empty() { Ok(Self::default()) } else { Err(not_ours()) };
         };
-        let (main, group) = (check_format(main)?, group.map(check_format).transpose()?);
-        Self::parse(main, fields, group, now, run).ok_or_else(not_ours)
-    }
-
-    /// As above, from field `m` and the group without their format numbers.
-    fn parse(main: &[u8], fields: &[HashField], group: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
-        let mut reader = Reader(main);
-        let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
-        reader.number(10)?;
-        let is_ours = |written: &[u8]| written == run.as_bytes();
-        let (records, is_ours) = match kind {
-            b'F' => (Vec::new(), true),
-            b'H' => {
-                let since = reader.number(16)?;
-                let claim = reader.bytes(16)?;
-                let (contender, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN_DIGITS)?)?;
-                (vec![ClaimRecord::new(claim, token, since, token, contender)?], is_ours(written))
+        let group = group.map(Group::read).transpose()?;
+        let (last_token, records, written_in) = match kind_of(main)? {
+            (b'S', _) => {
+                let state = SimpleState::read(main)?;
+                let (since, written_in) = match (state.group.is_empty(), group) {
+                    (true, _) => (state.since, state.run),
+                    (false, Some(group)) => (group.since, group.run),
+                    // Without its group the lease has expired.
+                    (false, None) => (0, short_run_bytes(run)),
+                };
+                let is_held = state.claim.bits() != 0;
+                let record = || ClaimRecord::new(state.claim, state.token, since, state.token.0, &state.contender);
+                let records = if is_held { vec![record().ok_or_else(not_ours)?] } else { Vec::new() };
+                (state.token, records, written_in)
             }
-            b'B' => {
-                let size = reader.number(16)?;
-                let claim = reader.bytes(16)?;
-                reader.bytes(size as usize)?;
-                // Without its group the lease has expired.
-                let since = group.map_or(Some(0), |group| Reader(group).number(16))?;
-                let written = group.is_none_or(|group| group.get(26..).is_some_and(is_ours));
-                (vec![ClaimRecord::new(claim, token, since, token, reader.0)?], written)
+            (b'Q', _) => {
+                let state = QueueState::read(main)?;
+                let claims = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
+                let record = |(field, text): &HashField| {
+                    let claim = ClaimId::from_bits(u128::from_be_bytes(field.as_slice().try_into().ok()?));
+                    ClaimRecord::read(claim, text)
+                };
+                let records = claims.map(record).collect::<Option<_>>().ok_or_else(not_ours)?;
+                (state.token, records, state.run)
             }
-            b'R' => {
-                let contenders = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
-                let records = contenders.map(|(claim, text)| ClaimRecord::read(claim, text)).collect::<Option<_>>()?;
-                (records, main.get(195..).is_some_and(is_ours))
-            }
-            _ => return None,
+            _ => return Err(not_ours()),
         };
         // What another run wrote, or a clock that was ahead, counts from now on.
+        let is_ours = written_in == short_run_bytes(run);
         let since = |record: ClaimRecord| if is_ours { record.cap_ttl_start(now) } else { record.restart_ttl(now) };
-        Some(Self { last_token: Some(Token(token)), records: records.into_iter().map(since).collect() })
+        Ok(Self { last_token: Some(last_token), records: records.into_iter().map(since).collect() })
     }
 }
 
-/// What the field of a lease in a group contains from its 29th byte on.
-pub fn group_membership(claim: ClaimId, group: &str) -> Vec<u8> {
-    let mut text = Vec::with_capacity(32 + group.len());
-    push_digits(&mut text, group.len() as u64, 16);
-    text.extend(claim.bits().to_be_bytes());
-    text.extend(group.as_bytes());
-    text
+/// A server's run, as it is stored.
+fn short_run_bytes(run: &str) -> [u8; RUN_DIGITS] {
+    run.as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -254,7 +375,7 @@ mod tests {
     #[test]
     fn the_scripts_and_the_code_have_one_format_number() {
         assert!(lua::PRELUDE.contains(&format!("local FORMAT = '{FORMAT}'")));
-        assert!(lua!("inspect").contains(&format!("== '{FORMAT}B'")));
+        assert!(lua::PRELUDE.contains(&format!("local RUN_DIGITS = {RUN_DIGITS}")));
     }
 
     #[test]
@@ -285,7 +406,7 @@ mod tests {
 
         #[test]
         fn any_stored_text_is_parsed_or_rejected(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Contender::read(&text), Message::read(&text), ClaimRecord::read(&[0; 16], &text));
+            let _ = (Contender::read(&text), Message::read(&text), ClaimRecord::read(ClaimId::from_bits(1), &text));
             let _ = StoredLock::read(&[(b"m".to_vec(), text.clone())], Some(&text), 1, "12345678");
         }
     }

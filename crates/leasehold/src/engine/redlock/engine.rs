@@ -33,15 +33,15 @@ use crate::types::{ClaimId, Error, LockName, Result, Token};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The number of the last attempt of a claim: a release with it ends every attempt.
-const LAST_ATTEMPT: u64 = 9_999_999_999_999_999;
+const LAST_ATTEMPT: u64 = 1 << 53;
 
 /// Locks on a majority of independent Redis servers.
 #[derive(Debug)]
 pub struct RedlockEngine {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    /// The number of this client's inbox.
-    inbox: String,
+    /// The channel of this client's inbox; empty if it receives no messages.
+    inbox: Arc<str>,
     capabilities: Capabilities,
     pub(super) nodes: Vec<Arc<Node>>,
     losses: Arc<LossBroadcaster>,
@@ -84,10 +84,10 @@ impl RedlockEngine {
     /// Connects to a majority.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let scripts = Arc::new(Scripts::new(longest_lease(&config).is_some()));
-        let inbox = format!("{:016x}", crate::random::random_bits() as u64);
-        let channel = inbox_channel(&config.nodes[0].prefix, &inbox);
+        let number = format!("{:016x}", crate::random::random_bits() as u64);
+        let inbox = inbox_channel(&config.nodes[0].prefix, &number);
         let reach = |node: &Arc<NodeConfig>, listener| -> Box<dyn Server> {
-            Box::new(RedisServer::new(node, &scripts, &channel, listener))
+            Box::new(RedisServer::new(node, &scripts, &inbox, listener))
         };
         Self::open_with(config, clock, &inbox, reach).await
     }
@@ -111,7 +111,7 @@ impl RedlockEngine {
         if let Some(max_lease) = longest {
             capabilities.max_ttl = capabilities.max_ttl.min(max_lease);
         }
-        let (clock, inbox, tokens) = (clock.clone(), inbox.to_owned(), TokenGuesser::default());
+        let (clock, inbox, tokens) = (clock.clone(), inbox.into(), TokenGuesser::default());
         let engine = Arc::new(Self { config, clock, inbox, capabilities, nodes, losses, token_guesser: tokens });
         super::open::connect_majority(&engine).await?;
         Ok(engine)
@@ -122,7 +122,7 @@ impl RedlockEngine {
     }
 
     /// The fastest of the nodes' clocks, in µs; zero if none is known yet. A clock that is a
-    /// century ahead is ignored: a token has 16 digits.
+    /// century ahead is ignored: in the scripts a token is exact up to 2^53.
     fn fastest_clock(&self) -> Token {
         Token(
             self.nodes
@@ -144,7 +144,7 @@ impl RedlockEngine {
         quorum::node_timeout(ttl, self.config.node_timeout)
     }
 
-    fn retention(&self) -> Vec<u8> {
+    pub(super) fn retention(&self) -> Vec<u8> {
         self.config.nodes[0].retention.as_secs().to_string().into_bytes()
     }
 
@@ -157,13 +157,13 @@ impl RedlockEngine {
 
     /// A request about one claim: the claim, the attempt, then the arguments of the script.
     fn claim_request(&self, kind: RequestKind, claim: &Claim, attempt: u64, rest: Vec<Vec<u8>>) -> Arc<Request> {
-        let mut arguments = vec![claim.id.bits().to_be_bytes().to_vec(), wire::digits(attempt).into_bytes()];
+        let mut arguments = vec![self.retention(), claim.id.bits().to_be_bytes().to_vec(), wire::decimal(attempt)];
         arguments.extend(rest);
         Request::new(kind, vec![self.key(claim.name())], arguments)
     }
 
     fn encode_contender(&self, claim: &Claim) -> Vec<u8> {
-        encode_contender(&claim.options, &self.config.nodes[0].prefix, &self.inbox)
+        encode_contender(&claim.options, &self.inbox)
     }
 
     /// Acquires the lock on a majority.
@@ -175,7 +175,7 @@ impl RedlockEngine {
             true => self.guess(),
             false => Token::default(),
         };
-        let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.encode_contender(claim)];
+        let rest = vec![wire::decimal(guess.0), self.encode_contender(claim)];
         let request = self.claim_request(RequestKind::Acquire, claim, attempt, rest);
         let mut calls = Vec::new();
         let mut errors = AttemptErrors::default();
@@ -241,7 +241,7 @@ impl RedlockEngine {
 
     fn store_token_request(&self, claim: &Claim, attempt: u64, token: Token) -> Arc<Request> {
         let owner = wire::encode_owner(claim.options.owner).to_vec();
-        let rest = vec![self.retention(), wire::digits(token.0).into_bytes(), owner];
+        let rest = vec![wire::decimal(token.0), owner];
         self.claim_request(RequestKind::StoreToken, claim, attempt, rest)
     }
 
@@ -288,7 +288,7 @@ impl RedlockEngine {
     /// Withdraws a failed attempt from all nodes, also from those that never answered; waits only
     /// for those that respond.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
-        let request = self.claim_request(RequestKind::Release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
+        let request = self.claim_request(RequestKind::Release, claim, attempt, vec![b"withdrawn".to_vec()]);
         let (mut calls, mut late) = (Vec::new(), Vec::new());
         for at in 0..self.nodes.len() {
             let unresponsive = self.nodes[at].is_unresponsive();
@@ -306,8 +306,7 @@ impl RedlockEngine {
     }
 
     async fn release_on_majority(&self, claim: &Claim) -> Result<ReleaseReply> {
-        let request =
-            self.claim_request(RequestKind::Release, claim, LAST_ATTEMPT, vec![self.retention(), b"1".to_vec()]);
+        let request = self.claim_request(RequestKind::Release, claim, LAST_ATTEMPT, vec![b"granted".to_vec()]);
         let mut tally = QuorumTally::new(self.config.quorum);
         let mut calls = Vec::new();
         let (mut unresponsive, mut errors, mut found) = (Vec::new(), Vec::new(), false);
@@ -356,11 +355,11 @@ impl RedlockEngine {
 
     async fn renew_on_majority(&self, claims: &[Arc<Claim>]) -> Result<Vec<RenewReply>> {
         let sent = self.clock.now();
-        let attempt = wire::digits(sent.as_nanos() / 1000).into_bytes();
-        let mut arguments = vec![attempt, self.retention()];
+        let attempt = wire::decimal(sent.as_nanos() / 1000);
+        let mut arguments = vec![self.retention(), attempt];
         for claim in claims {
             arguments.push(claim.id.bits().to_be_bytes().to_vec());
-            arguments.push(wire::digits(claim.token().0).into_bytes());
+            arguments.push(wire::decimal(claim.token().0));
             arguments.push(self.encode_contender(claim));
         }
         for node in &self.nodes {
@@ -438,10 +437,6 @@ impl RedlockEngine {
 fn longest_lease(config: &Config) -> Option<Duration> {
     config.nodes.first().and_then(|node| node.strict)
 }
-
-/// The inbox of a client that receives no messages.
-#[cfg(test)]
-pub(super) const NO_INBOX: &str = "0000000000000000";
 
 /// The errors of an attempt.
 #[derive(Default)]

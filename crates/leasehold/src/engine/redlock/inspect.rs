@@ -10,13 +10,13 @@ use super::engine::RedlockEngine;
 use super::error;
 use super::node::Node;
 use super::server::{Request, RequestKind};
-use super::wire::{self, ClaimRecord, StoredLock};
+use super::wire::{self, ClaimRecord, StoredLock, StoredVote};
 use crate::engine::{ContenderView, ForceReleaseOutcome, LockView};
 use crate::logic::fence;
 use crate::redis_client::error::{step_error, unexpected_answer};
 use crate::redis_client::keys::pattern;
 use crate::redis_client::values::{bytes, integer, parse_scan};
-use crate::redis_client::{Message, Reader};
+use crate::redis_client::{ReleaseRequested, Stored};
 use crate::types::{ClaimId, Error, ErrorKind, LockName, Result, Token};
 
 /// How many tokens are tried before a force release fails, each higher than the last.
@@ -65,14 +65,13 @@ pub(super) async fn request_release(
     if holder.is_none() {
         return Ok(None);
     }
-    let (key, message) = (engine.key(name), Message::request_release(claim, reason));
-    let (key, message) = (&key, &message);
+    let message = &ReleaseRequested { claim, reason: reason.into() }.write();
     let answers = engine.ask_responsive(|node| async move {
         let stored = read_lock(engine, name, &node).await?;
         let record = stored.records.iter().find(|record| record.claim == claim);
-        if let Some(channel) = record.and_then(|record| record.contender.channel(key)) {
+        if let Some(inbox) = record.and_then(|record| record.contender.inbox.as_deref()) {
             let mut publish = Pipeline::new();
-            publish.cmd("PUBLISH").arg(channel).arg(message);
+            publish.cmd("PUBLISH").arg(inbox).arg(message);
             node.send_commands(&publish, node_timeout(engine)).await?;
         }
         Ok(())
@@ -225,11 +224,10 @@ async fn ask_force_release(
     store_always: bool,
 ) -> Vec<Result<NodeForceRelease>> {
     let arguments = vec![
+        engine.retention(),
         claim.bits().to_be_bytes().to_vec(),
-        Vec::new(),
-        engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
-        wire::digits(token.0).into_bytes(),
-        vec![if store_always { b'1' } else { b'0' }],
+        wire::decimal(token.0),
+        if store_always { b"always".to_vec() } else { b"if-present".to_vec() },
     ];
     let request = Request::new(RequestKind::ForceRelease, vec![engine.key(name)], arguments);
     let (request, timeout) = (&request, node_timeout(engine));
@@ -242,12 +240,12 @@ async fn ask_force_release(
 
 fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceRelease> {
     let Value::Array(parts) = answer else { return None };
-    let [stored, last, now, record, there, others] = &parts[..] else { return None };
+    let [stored, last, now, vote, others] = &parts[..] else { return None };
     let now = u64::try_from(integer(now)?).ok()?;
-    let contender = match bytes(record)? {
-        b"" => None,
-        record => {
-            let record = ClaimRecord::read(&mut Reader(record), now)?;
+    let contender = match vote {
+        Value::Nil => None,
+        vote => {
+            let record = ClaimRecord::new(StoredVote::read(bytes(vote)?).ok()?, now)?;
             let age = Duration::from_micros(now.saturating_sub(record.token.0));
             let left = Duration::from_micros(record.expires_at.saturating_sub(now));
             Some(ContenderView::new(
@@ -265,7 +263,7 @@ fn parse_force_release(answer: &Value, claim: ClaimId) -> Option<NodeForceReleas
     Some(NodeForceRelease {
         is_token_stored: flag(stored)?,
         last_token: last,
-        was_present: flag(there)?,
+        was_present: contender.is_some(),
         has_others: flag(others)?,
         view: contender,
     })

@@ -97,7 +97,8 @@ mod open;
 mod server;
 #[cfg(test)]
 mod simulation;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use crate::clock::{Clock, Instant};
 use crate::engine::Claim;
 use crate::engine::LossBroadcaster;
 use crate::logic::backoff;
-use crate::redis_client::values::bytes;
-use crate::redis_client::{Address, Config, Reader, error};
+use crate::redis_client::values::integer;
+use crate::redis_client::{Address, Config, error};
 use crate::types::{ClaimId, Result};
 
 /// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
@@ -223,7 +223,7 @@ async fn keep_probing(node: Weak<Node>, clock: Clock, listener: Arc<NodeListener
         match node.send(&probe, node.config.connect_timeout).await {
             Ok(time) => {
                 failures = 0;
-                if let Some(micros) = bytes(&time).and_then(|digits| Reader(digits).number(16)) {
+                if let Some(micros) = integer(&time).and_then(|time| time.try_into().ok()) {
                     node.observe_clock(micros);
                 }
                 listener.is_unresponsive.store(false, Ordering::SeqCst);

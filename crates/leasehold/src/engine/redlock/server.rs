@@ -110,8 +110,8 @@ impl LinkListener for NodeListener {
         // A majority decides: what one node reports is checked with all.
         let (PushKind::Message, [_, text]) = (info.kind, &info.data[..]) else { return };
         match bytes(text).and_then(Message::read) {
-            Some(Message::ForceReleased(claim, ..)) => self.on_force_released(claim),
-            Some(Message::ReleaseRequested(claim, _)) => self.on_release_requested(claim),
+            Some(Message::ForceReleased(message)) => self.on_force_released(message.claim),
+            Some(Message::ReleaseRequested(message)) => self.on_release_requested(message.claim),
             _ => {}
         }
     }

@@ -1,11 +1,12 @@
-//! The layout of every key, script and record on a node.
+//! The layout of every key, script and stored value on a node.
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>q<name>` | string | one lock, see `scripts/record.lua` |
-//! | `<prefix>e` | string | with `strict`: the server's run |
+//! | `<prefix>q<name>` | string | one lock, a [`NodeLock`] |
+//! | `<prefix>e` | string | with `strict`: an [`Epoch`](crate::redis_client::Epoch) |
 //!
-//! Each value begins with the number of its format, one digit. All keys expire.
+//! Each value begins with the number of its format, one digit, and the letter of its kind. All keys
+//! expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,51 @@ use redis::Value;
 
 use super::server::RequestKind;
 use crate::logic::quorum::{Vote, WriteReply};
-use crate::redis_client::values::{bytes, check_format, integer, not_ours};
-use crate::redis_client::{CachedScript, Contender, Reader, lua as shared};
+use crate::redis_client::values::{bytes, integer, not_ours};
+use crate::redis_client::{
+    CachedScript, Contender, ForceReleased, Nested, Reader, Rest, Stored, StoredContender, layout, lua as shared,
+};
 use crate::types::{ClaimId, LockName, Owner, Result, Token};
+
+layout! {
+    /// A lock, as one node stores it.
+    pub struct NodeLock = "node_lock", kind 'N' {
+        /// The highest token of the claims that have ended.
+        ended_token: Token,
+        /// The highest token that was released.
+        released_token: Token,
+        /// The last claim that released it.
+        released_by: ClaimId,
+        /// One [`StoredVote`] after another.
+        votes: Rest,
+    }
+}
+
+impl NodeLock {
+    /// Its votes; `None` if leasehold did not write them.
+    pub fn stored_votes(&self) -> Option<Vec<StoredVote>> {
+        let (mut reader, mut votes) = (Reader(&self.votes.0), Vec::new());
+        while !reader.0.is_empty() {
+            votes.push(StoredVote::parse(&mut reader)?);
+        }
+        Some(votes)
+    }
+}
+
+layout! {
+    /// A node's vote for a claim.
+    pub struct StoredVote = "vote" {
+        claim: ClaimId,
+        /// The number of the claim's attempt.
+        attempt: u64,
+        /// Zero: it has no token yet.
+        token: Token,
+        /// When the claim was last renewed, in µs of the node's clock.
+        since: u64,
+        /// The claim's [`StoredContender`].
+        contender: Nested,
+    }
+}
 
 /// A lock's key.
 pub(super) fn key(prefix: &str, name: &LockName) -> String {
@@ -28,9 +71,9 @@ pub(super) fn name_of(prefix: &str, key: &str) -> Option<LockName> {
     LockName::new(key.strip_prefix(prefix)?.strip_prefix('q')?).ok()
 }
 
-/// A number, as the scripts compare it.
-pub(super) fn digits(number: u64) -> String {
-    format!("{number:016}")
+/// A number, as an argument of a script.
+pub(super) fn decimal(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
 }
 
 /// An owner, as the scripts store it.
@@ -59,20 +102,21 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub(super) fn new(strict: bool) -> Self {
-        let guard = if strict { shared::STRICT } else { shared::STRICT_OFF };
-        let full =
-            |text| CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, lua!("record"), text].concat());
-        // The first part of a script handles the common case alone.
-        let quick = |first: &str, rest| {
-            CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, first, lua!("record"), rest].concat())
-        };
+        let prologue = if strict { shared::strict() } else { shared::STRICT_OFF.to_owned() };
+        let state = shared::functions(&[NodeLock::LAYOUT, StoredVote::LAYOUT, StoredContender::LAYOUT]);
+        let script = |parts: &[&str]| CachedScript::new([&[shared::PRELUDE], parts].concat().concat());
+        // The first part of a script handles the common case alone, before the functions of the
+        // other cases are made.
+        let step =
+            |first: &str, rest: &str| script(&[shared::SERVER_TIME, &prologue, &state, first, lua!("node_lock"), rest]);
+        let force_release = [&ForceReleased::LAYOUT.lua(), lua!("force_release")].concat();
         Self {
-            acquire: quick(lua!("acquire_first"), lua!("acquire")),
-            store_token: quick(lua!("store_token_first"), lua!("store_token")),
-            renew: full(lua!("renew")),
-            release: CachedScript::new([shared::PRELUDE, lua!("release")].concat()),
-            force_release: full(lua!("force_release")),
-            probe: CachedScript::new([shared::PRELUDE, shared::SERVER_TIME, guard, "return clock"].concat()),
+            acquire: step(lua!("acquire_first"), lua!("acquire")),
+            store_token: step(lua!("store_token_first"), lua!("store_token")),
+            renew: step("", lua!("renew")),
+            release: script(&[&state, lua!("release")]),
+            force_release: step("", &force_release),
+            probe: script(&[shared::SERVER_TIME, &prologue, "return now"]),
         }
     }
 
@@ -110,36 +154,33 @@ impl NodeVote {
             let vote = Vote::Yes { last_token: guess, own_token: guess, owner_token: Token::default() };
             return Some(Self { vote, clock: None, cooling_down: None });
         }
-        let mut reader = Reader(bytes(answer)?);
-        let kind = reader.bytes(1)?[0];
-        let (last, clock) = (Token(reader.number(16)?), reader.number(16)?);
+        let Value::Array(parts) = answer else { return None };
+        let number = |at: usize| u64::try_from(integer(parts.get(at)?)?).ok();
+        let last = Token(number(1)?);
         let mut cooling_down = None;
-        let vote = match kind {
-            b'N' => Vote::No { last_token: last },
-            b'A' => {
-                cooling_down = Some(Duration::from_micros(reader.number(16)?));
+        let vote = match bytes(parts.first()?)? {
+            b"no" => Vote::No { last_token: last },
+            b"cooling-down" => {
+                cooling_down = Some(Duration::from_micros(number(3)?));
                 Vote::CoolingDown
             }
-            b'Y' => Vote::Yes {
-                last_token: last,
-                own_token: Token(reader.number(16)?),
-                owner_token: Token(reader.number(16)?),
-            },
+            b"yes" => Vote::Yes { last_token: last, own_token: Token(number(3)?), owner_token: Token(number(4)?) },
             _ => return None,
         };
-        Some(Self { vote, clock: Some(clock), cooling_down })
+        Some(Self { vote, clock: Some(number(2)?), cooling_down })
     }
 }
 
 /// Reads the answer of `store_token`.
 pub(super) fn parse_written(answer: &Value) -> Option<WriteReply> {
-    let mut reader = Reader(bytes(answer)?);
-    Some(match reader.bytes(1)?[0] {
-        b'S' => WriteReply::Stored,
-        b'G' => WriteReply::ClaimMissing,
-        b'A' => WriteReply::NoResponse,
-        b'B' => WriteReply::OwnerToken(Token(reader.number(16)?)),
-        b'L' => WriteReply::TokenTooLow(Token(reader.number(16)?)),
+    let Value::Array(parts) = answer else { return None };
+    let token = || integer(parts.get(1)?)?.try_into().ok().map(Token);
+    Some(match bytes(parts.first()?)? {
+        b"stored" => WriteReply::Stored,
+        b"missing" => WriteReply::ClaimMissing,
+        b"cooling-down" => WriteReply::NoResponse,
+        b"owner" => WriteReply::OwnerToken(token()?),
+        b"low" => WriteReply::TokenTooLow(token()?),
         _ => return None,
     })
 }
@@ -150,7 +191,7 @@ pub(super) fn parse_renewed(answer: &Value, count: usize) -> Option<Vec<Option<b
     let code = |code: &u8| match code {
         b'1' => Some(Some(true)),
         b'0' => Some(Some(false)),
-        b'A' => Some(None),
+        b'2' => Some(None),
         _ => None,
     };
     (codes.len() == count).then(|| codes.iter().map(code).collect()).flatten()
@@ -167,18 +208,16 @@ pub(super) struct ClaimRecord {
 }
 
 impl ClaimRecord {
-    /// Reads the next record of a string.
-    pub(super) fn read(reader: &mut Reader<'_>, now: u64) -> Option<Self> {
-        let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
-        reader.number(16)?;
-        let (token, since, length) = (Token(reader.number(16)?), reader.number(16)?, reader.number(4)?);
-        let contender = Contender::read(reader.bytes(length as usize)?)?;
+    /// As a node with this time reads it.
+    pub(super) fn new(vote: StoredVote, now: u64) -> Option<Self> {
+        let StoredVote { claim, token, since, contender, .. } = vote;
+        let contender = Contender::read(&contender.0)?;
         // A time in the future counts as now: the clock was set back.
         Some(Self { claim, token, expires_at: since.min(now) + contender.ttl.as_micros() as u64, contender })
     }
 }
 
-/// A lock, as one node stores it.
+/// A lock on one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredLock {
     /// The node's time, in µs.
@@ -194,18 +233,14 @@ impl StoredLock {
         if *text == Value::Nil {
             return Ok(Self { now, ..Self::default() });
         }
-        let text = bytes(text).ok_or_else(not_ours)?;
-        Self::parse(check_format(text)?, now).ok_or_else(not_ours)
+        let lock = NodeLock::read(bytes(text).ok_or_else(not_ours)?)?;
+        Self::parse(&lock, now).ok_or_else(not_ours)
     }
 
-    /// As above, from a text without its format number.
-    fn parse(text: &[u8], now: u64) -> Option<Self> {
-        let mut stored = Self { now, ..Self::default() };
-        let mut reader = Reader(text);
-        stored.last_token = Token(reader.number(16)?);
-        reader.bytes(32)?;
-        while !reader.0.is_empty() {
-            let record = ClaimRecord::read(&mut reader, stored.now)?;
+    fn parse(lock: &NodeLock, now: u64) -> Option<Self> {
+        let mut stored = Self { now, last_token: lock.ended_token, ..Self::default() };
+        for vote in lock.stored_votes()? {
+            let record = ClaimRecord::new(vote, now)?;
             stored.last_token = stored.last_token.max(record.token);
             stored.records.push(record);
         }

@@ -1,10 +1,21 @@
-local call, fmt, sub, byte, num = redis.call, string.format, string.sub, string.byte, tonumber
-local NONE, ZERO = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '0000000000000000'
--- Every stored value and every message begins with the number of its format. `check` refuses a
--- value in another format: it must never count as a free lock.
+local call, encode, decode, sub = redis.call, struct.pack, struct.unpack, string.sub
+-- An id that no claim and no owner has.
+local NONE = string.rep('\0', 16)
+-- Every stored value and every message begins with the number of its format and a letter for its
+-- kind. The functions `read_…` and `write_…` come from the layouts: see `redis_client/layout.rs`.
 local FORMAT = '1'
-local function check(text)
+-- A server's run is stored as the first digits of its run_id.
+local RUN_DIGITS = 8
+-- Refuses a value in another format. It must never count as a free lock.
+local function refuse(packed)
   -- A byte that is no text would break the connection.
-  if text and sub(text, 1, 1) ~= FORMAT then error('unknown format ' .. (string.match(text, '^%d') or '?')) end
-  return text
+  local found = string.match(packed, '^%d')
+  error('unknown format ' .. (found ~= FORMAT and found or '?'))
+end
+-- The letter for the kind of a stored value.
+local function kind_of(packed)
+  local format, kind
+  if #packed > 1 then format, kind = decode('c1c1', packed) end
+  if format ~= FORMAT then refuse(packed) end
+  return kind
 end

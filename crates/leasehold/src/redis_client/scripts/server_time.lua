@@ -1,4 +1,3 @@
--- The server's time in µs, as 16 digits and as a number.
+-- The server's time: in µs, and in seconds.
 local time = call('TIME')
-local clock = time[1] .. sub('00000' .. time[2], -6)
-local now = num(clock)
+local now, now_secs = time[1] * 1000000 + time[2], tonumber(time[1])

@@ -1,42 +1,40 @@
--- Strict mode. The last key stores, after the format number, the run of the server: its start, the
--- longest lease, when it was last refreshed, the floor of tokens (16 digits each), and its run_id.
--- The last two arguments are this server's run and the caller's longest lease. A run that is not
--- stored counts from now on. The server may have lost leases before it, so it makes no new grants
--- until the longest of them has ended.
+-- Strict mode. The last key stores an `epoch`: the server's run, and since when it runs. The last
+-- two arguments are this server's run and the caller's longest lease (µs). A run that is not stored
+-- begins now. The server may have lost leases of an earlier run, so it makes no new grants until the
+-- longest of them has ended.
 --
--- The other parts of the script read: `frozen`: the end of this cool-down, or zero; `extra`:
--- how many arguments are added here; `floor`: no lost token is above it; `born`: the start of the
--- run, during a cool-down.
-local frozen, extra, floor, born = 0, 2, ZERO, 0
--- The run and its start, for records.
-local course, began
+-- The other parts of the script read: `run` and `run_start`; `cool_down_until`, zero if there is no
+-- cool-down; `min_token`: no lost token is above it; `run_arguments`: how many arguments are added
+-- here.
+local run_arguments, cool_down_until = 2, 0
+local run, run_start, min_token
 do
-  local key, run, most = KEYS[#KEYS], ARGV[#ARGV - 1], num(ARGV[#ARGV])
-  local stored = check(call('GET', key))
-  local start, refreshed = now, 0
+  local key, longest, refreshed = KEYS[#KEYS], tonumber(ARGV[#ARGV]), 0
+  run, run_start = ARGV[#ARGV - 1], now
+  local text = call('GET', key)
+  local stored = text and (read_epoch(text) or refuse(text))
   -- A run is a server's run_id. With Sentinels, a colon and the number of the election that made
   -- the server the master follow. A client that knows of an older election, or of none, does not
   -- overwrite a newer one.
   local id, election = string.match(run, '^([^:]*):?(%d*)$')
-  local old_id, old_election = string.match(stored and sub(stored, 66) or '', '^([^:]*):?(%d*)$')
-  if stored and id == old_id and (num(old_election) or 0) >= (num(election) or 0) then
-    run = sub(stored, 66)
-    start, refreshed = num(sub(stored, 2, 17)), num(sub(stored, 34, 49))
-    -- The clock was set back: a time in the future counts as now.
-    if start > now then
-      start, refreshed = now, 0
+  local old_id, old_election = string.match(stored and stored.run or '', '^([^:]*):?(%d*)$')
+  if stored and id == old_id and (tonumber(old_election) or 0) >= (tonumber(election) or 0) then
+    run = stored.run
+    -- A start in the future: the clock was set back. It counts as now.
+    if stored.start <= now then
+      run_start, refreshed = stored.start, stored.refreshed
     end
   end
-  if stored then
-    local known = num(sub(stored, 18, 33))
-    if known > most then most = known elseif known < most then refreshed = 0 end
+  if stored and stored.longest > longest then
+    longest = stored.longest
+  elseif stored and stored.longest < longest then
+    refreshed = 0
   end
   -- No lost token was above this, if the clock was right then.
-  floor = fmt('%016.0f', start + most)
-  if stored and sub(stored, 50, 65) > floor then floor = sub(stored, 50, 65) end
-  if now - refreshed > 43200000000 then
-    call('SET', key, fmt(FORMAT .. '%016.0f%016.0f%016.0f', start, most, now) .. floor .. run, 'PX', 86400000 + math.ceil(most / 1000))
+  min_token = math.max(run_start + longest, stored and stored.min_token or 0)
+  if now - refreshed > 12 * 3600 * 1000000 then
+    local epoch = { start = run_start, longest = longest, refreshed = now, min_token = min_token, run = run }
+    call('SET', key, write_epoch(epoch), 'PX', 24 * 3600 * 1000 + math.ceil(longest / 1000))
   end
-  course, began = run, start
-  if start + most > now then frozen, born = start + most, start end
+  if run_start + longest > now then cool_down_until = run_start + longest end
 end

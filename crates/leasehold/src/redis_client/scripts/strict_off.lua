@@ -1,1 +1,1 @@
-local frozen, extra, floor, born = 0, 0, ZERO, 0
+local run_arguments, cool_down_until, min_token = 0, 0, 0

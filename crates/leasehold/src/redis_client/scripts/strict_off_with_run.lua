@@ -1,3 +1,3 @@
--- Without strict mode. The last argument is this server's run: the first 8 digits of its run_id.
-local frozen, extra, floor, born, strict = 0, 1, ZERO, 0, false
+-- Without strict mode. The last argument is this server's run: the first digits of its run_id.
+local run_arguments, cool_down_until, run_start, strict = 1, 0, 0, false
 local RUN = ARGV[#ARGV]

@@ -1,1 +1,1 @@
-local strict, RUN = true, sub(ARGV[#ARGV - 1], 1, 8)
+local strict, RUN = true, sub(ARGV[#ARGV - 1], 1, RUN_DIGITS)

@@ -9,6 +9,7 @@ use leasehold_internals::logic::lease::Drift;
 use leasehold_internals::logic::quorum::Quorum;
 use leasehold_internals::redis::Address;
 
+/// For tests: what a URL with default options requires of five servers.
 pub(super) fn requirements() -> Requirements {
     Requirements { deployment: Deployment::Redlock, ..fixtures::requirements() }
 }

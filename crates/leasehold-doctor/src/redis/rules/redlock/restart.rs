@@ -91,17 +91,13 @@ fn read_vote_state(node: &NodeFacts, longest: Duration) -> Fact<VoteState> {
         None => return Err(QueryError::missing("the record of strict mode")),
     };
     let run = node.info("run_id")?;
-    let Some(record) = &epoch.record else { return Ok(VoteState::CoolDownPending(longest)) };
-    let digits = |offset: usize| record.get(offset..offset + 16).and_then(|digits| digits.parse::<u64>().ok());
-    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
-        return Err(QueryError::Refused("its record was not written by leasehold".into()));
-    };
-    let longest = longest.max(Duration::from_micros(known));
-    if seen.split(':').next() != Some(run) {
+    let Some(stored) = &epoch.stored else { return Ok(VoteState::CoolDownPending(longest)) };
+    let longest = longest.max(Duration::from_micros(stored.longest));
+    if stored.run.0.split(|byte| *byte == b':').next() != Some(run.as_bytes()) {
         return Ok(VoteState::CoolDownPending(longest));
     }
     // A time in the future counts as now: the clock was set back.
-    let end = start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
+    let end = stored.start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
     Ok(match end.checked_sub(epoch.now) {
         None | Some(0) => VoteState::Voting,
         Some(left) => VoteState::CoolingDown(Duration::from_micros(left)),
@@ -158,6 +154,9 @@ pub(super) fn judge_cool_downs(nodes: &[&NodeFacts], settings: &RedlockSettings)
 
 #[cfg(test)]
 mod tests {
+    use leasehold::Token;
+    use leasehold_internals::redis::{Epoch as StoredEpoch, Rest};
+
     use super::super::super::super::facts::{Epoch, MasterFacts};
     use super::super::super::fixtures::{assert_level, refusing_node};
     use super::super::fixtures::{node, requirements, settings};
@@ -172,8 +171,14 @@ mod tests {
 
     /// A node that was first used this many seconds ago, in this server run.
     fn node_first_used(number: usize, secs_ago: u64, run: &str) -> NodeFacts {
-        let record = format!("{:016}{:016}{:016}{:016}{run}", NOW - secs_ago * 1_000_000, 30_000_000, NOW, NOW);
-        node_with_epoch(number, Ok(Epoch { now: NOW, record: Some(record) }))
+        let stored = StoredEpoch {
+            start: NOW - secs_ago * 1_000_000,
+            longest: 30_000_000,
+            refreshed: NOW,
+            min_token: Token(NOW),
+            run: Rest(run.into()),
+        };
+        node_with_epoch(number, Ok(Epoch { now: NOW, stored: Some(stored) }))
     }
 
     fn node_with_epoch(number: usize, epoch: Fact<Epoch>) -> NodeFacts {
@@ -236,7 +241,7 @@ mod tests {
         assert_eq!(three.len(), 3);
         assert_level(&three[0], Fail, "no new lock");
         assert_level(&three[2], Fail, "not used since it started");
-        let new = node_with_epoch(1, Ok(Epoch { now: NOW, record: None }));
+        let new = node_with_epoch(1, Ok(Epoch { now: NOW, stored: None }));
         assert_level(&findings(&[new])[0], Warn, "from its first use on");
     }
 
@@ -244,8 +249,8 @@ mod tests {
     fn an_unreadable_epoch_is_unknown() {
         let refused = Err(QueryError::Refused("NOPERM".into()));
         assert_level(&findings(&[node_with_epoch(1, refused)])[0], Unknown, "+get");
-        let damaged = Epoch { now: NOW, record: Some("what".into()) };
-        assert_level(&findings(&[node_with_epoch(1, Ok(damaged))])[0], Unknown, "not written by leasehold");
+        let damaged = Err(QueryError::Refused("its record is not what leasehold writes".into()));
+        assert_level(&findings(&[node_with_epoch(1, damaged)])[0], Unknown, "not what leasehold writes");
         assert_level(&findings(&[refusing_node()])[0], Unknown, "+info");
     }
 }

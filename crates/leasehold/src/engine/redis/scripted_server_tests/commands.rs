@@ -24,9 +24,9 @@ impl ScriptedServer {
     pub(super) fn heard(&self, words: &[Vec<u8>]) -> (Reaction, &'static str) {
         let kind = self.name(words);
         let claims = match kind {
-            "attempt" | "heartbeat" | "release" => vec![claim(&words[4])],
+            "attempt" | "heartbeat" | "release" => vec![claim(&words[5])],
             // The last word is the server's run.
-            "renew" => words[3 + keys(words) + 4..words.len() - 1].iter().map(|word| claim(word)).collect(),
+            "renew" => words[3 + keys(words) + 3..words.len() - 1].iter().map(|word| claim(word)).collect(),
             _ => Vec::new(),
         };
         let request = ReceivedRequest { at: self.clock.now(), kind, claims };
@@ -45,11 +45,11 @@ impl ScriptedServer {
             "info" => resp::text(format!("# Server\r\nrun_id:{}\r\n", self.run).as_bytes()),
             "role" => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
             "attempt" => {
-                let (key, claim) = (&words[3], claim(&words[4]));
-                let ttl = Contender::read(&words[8]).expect("a contender").ttl;
+                let (key, claim) = (&words[3], claim(&words[5]));
+                let ttl = Contender::read(&words[7]).expect("a contender").ttl;
                 if let Some(held) = state.locks.get(key).filter(|held| held.parse_claim != claim) {
                     let left = held.expires_at.duration_since(now).as_micros();
-                    return format!("*2\r\n:0\r\n:{left}\r\n").into_bytes();
+                    return format!("*3\r\n$4\r\nbusy\r\n:{left}\r\n:-1\r\n").into_bytes();
                 }
                 state.last_token += 1;
                 let token = state.locks.get(key).map_or(state.last_token, |held| held.token);
@@ -68,10 +68,10 @@ impl ScriptedServer {
                     }
                     _ => b'0',
                 };
-                resp::text(&keys.iter().zip(&claims[4..]).map(&mut renew).collect::<Vec<u8>>())
+                resp::text(&keys.iter().zip(&claims[3..]).map(&mut renew).collect::<Vec<u8>>())
             }
             "release" => {
-                let is_own = state.locks.get(&words[3]).is_some_and(|held| held.parse_claim == claim(&words[4]));
+                let is_own = state.locks.get(&words[3]).is_some_and(|held| held.parse_claim == claim(&words[5]));
                 if is_own {
                     state.locks.remove(&words[3]);
                 }

@@ -1,32 +1,34 @@
--- Acquires several locks, all or none. KEYS: the locks. ARGV: -, -, retention, longest TTL (s),
--- then for each lock claim and contender. Returns the tokens; false if a lock is not free.
-local tokens, count = {}, (#ARGV - 4 - extra) / 2
-local function each(act)
-  for i = 1, count do
+-- Acquires several locks, all or none.
+--
+-- KEYS: the locks. ARGV: retention (s), then for each lock claim and contender. Reply: the tokens;
+-- nil if a lock is not free.
+local function each_lock(act)
+  for i = 1, (#ARGV - 1 - run_arguments) / 2 do
     open(KEYS[i], call('HGET', KEYS[i], 'm'))
-    local going = act(i, ARGV[i * 2 + 3], string.rep('0', 80) .. ARGV[i * 2 + 4])
+    local continue = act(i, ARGV[i * 2], ARGV[i * 2 + 1])
     close()
-    if not going then return false end
+    if not continue then return false end
   end
   return true
 end
-local free = each(function(_, claim, rec)
-  settle(claim)
-  local there = get(claim)
-  if there then return token_of(there) > 0 end
-  if is_full() then return false end
-  if mode_of(rec) == 'P' and permits > 0 and limit ~= limit_of(rec) then return false end
-  return owned(owner_of(rec), mode_of(rec), n_of(rec), limit_of(rec)) or waiters == 0 and entry(rec)
+local are_free = each_lock(function(_, id, contender)
+  settle(id)
+  local claim = get(id)
+  if claim then return claim.token > 0 end
+  local wants = read_contender(contender)
+  if wants.mode == 'P' and lock.semaphore_claims > 0 and lock.limit ~= wants.limit then return false end
+  return owned(wants) or lock.waiters == 0 and admit(wants)
 end)
-if not free then return false end
-each(function(i, claim, rec)
-  local token = known(claim)
-  if not token then
-    token = entry(rec)
-    present(rec, 1)
-    grant(claim, rec, token)
+if not are_free then return false end
+local tokens = {}
+each_lock(function(i, id, contender)
+  tokens[i] = known(id)
+  if not tokens[i] then
+    local claim = new_claim(contender)
+    tokens[i] = admit(claim.wants)
+    count_claim(claim.wants, 1)
+    grant(id, claim, tokens[i])
   end
-  tokens[i] = token
   return true
 end)
 return tokens

@@ -1,31 +1,31 @@
-local rec = string.rep('0', 80) .. contender
 open(key, main)
-settle(claim)
-local answer = known(claim)
-if not answer then
-  local token, other = owned(owner_of(rec), mode_of(rec), n_of(rec), limit_of(rec))
-  if mode_of(rec) == 'P' and permits > 0 and limit ~= limit_of(rec) then
-    answer = { 2, 'limit', limit }
+settle(id)
+local reply = known(id)
+if not reply then
+  local claim = new_claim(ARGV[4])
+  local wants = claim.wants
+  local token, other = owned(wants)
+  if wants.mode == 'P' and lock.semaphore_claims > 0 and lock.limit ~= wants.limit then
+    reply = { 'limit', lock.limit }
   elseif other and not token then
-    answer = { 2, mode_of(other), n_of(other), limit_of(other) }
-  elseif is_full() then
-    answer = { 3 }
+    reply = { 'held', other.mode, other.permits, other.limit }
   else
-    if not token and waiters == 0 then token = entry(rec) end
+    if not token and lock.waiters == 0 then token = admit(wants) end
     if token then
-      present(rec, 1)
-      grant(claim, rec, token)
-      answer = token
-    elseif ARGV[2] == '0' then
-      answer = { 0, recheck(), cooling() }
+      count_claim(wants, 1)
+      grant(id, claim, token)
+      reply = token
+    elseif ARGV[3] == 'try' then
+      reply = { 'busy', recheck(), cool_down_left() }
     else
-      present(rec, 1)
-      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. contender)
-      lasts(now + ttl_of(rec))
-      answer = { 1, waiters, waiters == 0 and recheck() or -1, place, cooling() }
-      waiters = waiters + 1
+      count_claim(wants, 1)
+      claim.place = next_place()
+      restart(claim)
+      append(waiting, id, claim)
+      reply = queued(lock.waiters, claim.place)
+      lock.waiters = lock.waiters + 1
     end
   end
 end
 close()
-return answer
+return reply

@@ -1,37 +1,41 @@
--- Force releases a claim. KEYS: the lock. ARGV: claim, -, retention, -, reason. Returns the raised
--- token, if the claim was the only holder; the lowest token of the holders that stay (while strict
--- mode cools down, of those that may stay); the claim's record; the time. What does not exist is
--- zero.
+-- Force releases a claim.
+--
+-- KEYS: the lock. ARGV: retention (s), claim, reason. Reply: the raised token, if the claim was the
+-- only holder; the lowest token of the holders that stay (while strict mode cools down, of those
+-- that may stay); the claim; the time (µs). What does not exist is 0.
+local id = ARGV[2]
 open(KEYS[1], call('HGET', KEYS[1], 'm'))
 settle()
-local rec, fence, lowest = get(ARGV[1]), 0, 0
-if rec then
-  if token_of(rec) > 0 then
-    each_held(function(claim, other)
-      local token = token_of(other)
-      if claim ~= ARGV[1] and (lowest == 0 or token < lowest) then lowest = token end
+local claim, raised, lowest = get(id), 0, 0
+local stored = claim and write_claim(claim) or 0
+if claim then
+  if claim.token > 0 then
+    each_holder(function(other, holder)
+      if other ~= id and (lowest == 0 or holder.token < lowest) then lowest = holder.token end
     end)
     if lowest == 0 then
-      last = last >= now and last + 1 or now
-      fence = last
+      lock.token = math.max(lock.token + 1, now)
+      raised = lock.token
     end
     -- While strict mode cools down, a holder may be missing here: a token above the force-released
     -- one could refuse it. So none is advised.
-    if frozen > 0 then lowest = token_of(rec) end
+    if cool_down_until > 0 then lowest = claim.token end
   end
-  notify(rec, FORMAT .. 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
-  remove(ARGV[1], rec)
+  notify(claim, write_force_released({ claim = id, place = claim.place, reason = ARGV[3] }))
+  remove(id, claim)
   settle()
 end
 close()
 -- The client may miss the message: its next heartbeat reports the force release again. Only the
 -- last hundred are kept, each for the claim's TTL.
-if rec then
-  local listed, recent = call('HGET', name, 'x') or '', {}
-  for at = math.max(#listed - 99 * 32, 0) + 1, #listed, 32 do
-    if sub(listed, at + 16, at + 31) > clock then recent[#recent + 1] = sub(listed, at, at + 31) end
+if claim then
+  local list, at, recent = call('HGET', KEYS[1], 'x') or '', 1, {}
+  while at <= #list do
+    local released
+    released, at = read_released(list, at)
+    if released.report_until > now then recent[#recent + 1] = write_released(released) end
   end
-  recent[#recent + 1] = ARGV[1] .. n16(now + ttl_of(rec))
-  call('HSET', name, 'x', table.concat(recent))
+  recent[#recent + 1] = write_released({ claim = id, report_until = now + claim.wants.ttl })
+  call('HSET', KEYS[1], 'x', table.concat(recent, '', math.max(#recent - 99, 1)))
 end
-return { fence, lowest, rec, now }
+return { raised, lowest, stored, now }

@@ -1,13 +1,15 @@
 open(KEYS[1], main)
-settle(ARGV[1])
-local answer = known(ARGV[1])
-if not answer then
-  answer = { 0, recheck() }
+settle(id)
+local reply = known(id)
+if not reply then
+  reply = { 'busy', recheck(), cool_down_left() }
   -- The claim may have been force released while no message reached its client.
-  local listed = call('HGET', KEYS[1], 'x') or ''
-  for at = 1, #listed, 32 do
-    if sub(listed, at, at + 15) == ARGV[1] and sub(listed, at + 16, at + 31) > clock then answer = { 4 } end
+  local list, at = call('HGET', KEYS[1], 'x') or '', 1
+  while at <= #list do
+    local released
+    released, at = read_released(list, at)
+    if released.claim == id and released.report_until > now then reply = { 'force-released' } end
   end
 end
 close()
-return answer
+return reply

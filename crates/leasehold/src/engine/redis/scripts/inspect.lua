@@ -1,9 +1,7 @@
 -- Returns a lock as it is stored.
-local time = redis.call('TIME')
-local fields = redis.call('HGETALL', KEYS[1])
-local main = redis.call('HGET', KEYS[1], 'm')
-local group = false
-if main and string.sub(main, 1, 2) == '1B' then
-  group = redis.call('GET', string.sub(main, 61, 60 + tonumber(string.sub(main, 29, 44))))
-end
-return { time[1] * 1000000 + time[2], fields, group }
+--
+-- KEYS: the lock. Reply: the time (µs); the fields of its hash; its group, if its lease is in one.
+local fields, main = call('HGETALL', KEYS[1]), call('HGET', KEYS[1], 'm')
+local simple = try_read_simple(main)
+local group = simple and simple.group ~= '' and call('GET', simple.group) or false
+return { now, fields, group }

@@ -1,22 +1,27 @@
--- Releases a claim. KEYS: the lock. ARGV: claim, -, retention. Returns 1: it held; 2: it waited; 0:
--- it did not exist.
-local key, claim = KEYS[1], ARGV[1]
+-- Releases a claim.
+--
+-- KEYS: the lock. ARGV: retention (s), claim. Reply: 1: it held; 2: it waited; 0: it was not there.
+local key, id = KEYS[1], ARGV[2]
 local main = call('HGET', key, 'm')
 if not main then return 0 end
-local kind = byte(check(main), 2)
-if kind == 72 or kind == 66 then
-  if sub(main, 45, 60) ~= claim then return 0 end
-  if type(redis.pcall('HSET', key, 'm', FORMAT .. 'F' .. sub(main, 3, 28))) == 'table' then
+-- The common case: no claim waits. Neither time nor the functions below are needed.
+local simple = read_simple(main)
+if simple then
+  if simple.claim ~= id then return 0 end
+  local group_key = simple.group
+  simple.since, simple.claim, simple.group, simple.contender = 0, NONE, '', ''
+  local free = write_simple(simple)
+  if type(redis.pcall('HSET', key, 'm', free)) == 'table' then
     -- A server that is out of memory lets a script continue once it has written. HDEL needs no
     -- memory.
     call('HDEL', key, '')
-    call('HSET', key, 'm', FORMAT .. 'F' .. sub(main, 3, 28))
+    call('HSET', key, 'm', free)
   end
-  if kind == 66 then
-    local name = sub(main, 61, 60 + num(sub(main, 29, 44)))
-    local group = check(call('GET', name))
-    if group then call('SETRANGE', name, 17, fmt('%010.0f', sub(group, 18, 27) - 1)) end
+  local text = group_key ~= '' and call('GET', group_key)
+  if text then
+    local group = read_group(text) or refuse(text)
+    group.count = group.count - 1
+    call('SET', group_key, write_group(group), 'KEEPTTL')
   end
   return 1
 end
-if kind == 70 then return 0 end

@@ -1,10 +1,10 @@
 open(key, main)
-settle(claim)
-local rec, answer = get(claim), 0
-if rec then
-  answer = token_of(rec) > 0 and 1 or 2
-  remove(claim, rec)
+settle(id)
+local claim, reply = get(id), 0
+if claim then
+  reply = claim.token > 0 and 1 or 2
+  remove(id, claim)
   settle()
 end
 close()
-return answer
+return reply

@@ -1,59 +1,58 @@
--- Renews leases. KEYS: the locks. ARGV: -, key of a group that they join (or empty), retention,
--- longest TTL (s), and the claims. Returns for each claim 0: lost; 1: renewed; 2: renewed, in the
--- group.
-local answers, rich, groups, joined = {}, {}, {}, 0
+-- Renews leases.
+--
+-- KEYS: the locks. ARGV: retention (s), key of a group that they join (or empty), the longest TTL
+-- (µs), and the claims. Reply: one digit for each: 0: lost; 1: renewed; 2: renewed, in the group.
+local group_key, longest, replies, in_tables, groups, joined = ARGV[2], tonumber(ARGV[3]), {}, {}, {}, 0
 -- A server that is out of memory lets a script continue once it has written. HDEL needs no memory:
 -- held leases stay held.
 redis.pcall('HDEL', KEYS[1], '')
+local function store_group(count, ...)
+  call('SET', group_key, write_group({ since = now, count = count, run = RUN }), ...)
+end
 -- The group exists before any lease points to it: if the script fails half-way, no lease ends
 -- because of that.
-if ARGV[2] ~= '' then call('SET', ARGV[2], FORMAT .. clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
-for i = 1, #ARGV - 4 - extra do
+if group_key ~= '' then store_group(0, 'EX', math.ceil(longest / 1000000) + RETENTION) end
+for i = 1, #ARGV - 3 - run_arguments do
+  local id, reply = ARGV[i + 3], '0'
   -- If another program or another format has taken one lock's key, the other leases are renewed all
   -- the same.
-  local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
-  local kind = type(main) == 'string' and sub(main, 1, 1) == FORMAT and byte(main, 2)
+  local main = redis.pcall('HGET', KEYS[i], 'm')
   if type(main) == 'table' and not string.find(main.err, 'WRONGTYPE', 1, true) then return main end
-  if kind == 82 then
-    rich[#rich + 1] = i
-  elseif (kind == 72 or kind == 66) and sub(main, 45, 60) == ARGV[i + 4] then
-    local since, from, to, run, name = sub(main, 29, 44), 61, -9, sub(main, -8), nil
-    if kind == 66 then
-      name = sub(main, 61, 60 + num(since))
-      from, to = 61 + num(since), -1
-      if groups[name] == nil then groups[name] = check(call('GET', name)) end
-      -- Without its group the lease has expired.
-      since, run = groups[name] and sub(groups[name], 2, 17) or ZERO, groups[name] and sub(groups[name], 28, 35) or RUN
+  local simple = try_read_simple(main)
+  local is_readable, kind = pcall(kind_of, main)
+  if is_readable and kind == 'Q' then
+    in_tables[#in_tables + 1] = i
+  elseif simple and simple.claim == id then
+    local old_group = simple.group
+    if old_group ~= '' and groups[old_group] == nil then
+      local text = call('GET', old_group)
+      groups[old_group] = text and (read_group(text) or refuse(text)) or false
     end
-    if run ~= RUN or since > clock or since + sub(main, from + 1, from + 12) > now then
-      local kept = sub(main, 19, 28)
+    local lease = simple
+    if old_group ~= '' then lease = groups[old_group] end
+    -- Without its group the lease has expired.
+    local has_ended = not lease or lease.run == RUN and lease.since <= now
+      and lease.since + read_contender(simple.contender).ttl <= now
+    if not has_ended then
       -- In a group the lease is checked on its own only after more than a TTL. By then it may have
       -- been renewed for one more TTL.
-      local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
-      local old = time[1] + most + ARGV[3] / 2 > num(kept)
-      if old then
-        kept = fmt('%010.0f', time[1] + most + ARGV[3])
-        call('EXPIRE', KEYS[i], most + ARGV[3])
+      local keep_until = later_expiry(simple.kept, group_key ~= '' and longest * 4 or longest)
+      if keep_until ~= simple.kept then call('EXPIRE', KEYS[i], keep_until - now_secs) end
+      if old_group ~= '' then
+        lease.count = lease.count - 1
+        call('SET', old_group, write_group(lease), 'KEEPTTL')
       end
-      local start = sub(main, 3, 18) .. kept
-      if name then
-        groups[name] = sub(groups[name], 1, 17) .. fmt('%010.0f', sub(groups[name], 18, 27) - 1) .. sub(groups[name], 28)
-        call('SETRANGE', name, 0, groups[name])
-      end
-      if ARGV[2] ~= '' then
-        call('HSET', KEYS[i], 'm', FORMAT .. 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from, to))
-        joined, answer = joined + 1, '2'
-      else
-        call('HSET', KEYS[i], 'm', FORMAT .. 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from, to) .. RUN)
-        answer = '1'
-      end
+      simple.kept, simple.since, simple.run, simple.group = keep_until, now, RUN, group_key
+      call('HSET', KEYS[i], 'm', write_simple(simple))
+      reply = '1'
+      if group_key ~= '' then joined, reply = joined + 1, '2' end
     end
   end
-  answers[i] = answer
+  replies[i] = reply
 end
 if joined > 0 then
-  call('SETRANGE', ARGV[2], 17, fmt('%010d', joined))
-elseif ARGV[2] ~= '' then
-  call('DEL', ARGV[2])
+  store_group(joined, 'KEEPTTL')
+elseif group_key ~= '' then
+  call('DEL', group_key)
 end
-if #rich == 0 then return table.concat(answers) end
+if #in_tables == 0 then return table.concat(replies) end

@@ -1,3 +1,3 @@
--- Runs before set_record.lua: returns without a write if the server's run is not the one in which the record was
--- read. The third argument is that run, the fourth its start.
-if ARGV[3] ~= course or num(ARGV[4]) ~= began then return { now } end
+-- Comes before set_record.lua: does not write if the server's run is not the one in which the
+-- record was read. ARGV: two more: that run, and its start.
+if ARGV[3] ~= run or tonumber(ARGV[4]) ~= run_start then return { now } end

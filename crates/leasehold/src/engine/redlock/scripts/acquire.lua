@@ -1,20 +1,19 @@
--- Returns 1: stored with the guess, or a text with the state of the lock.
-local key, claim, attempt, guess, contender = KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5]
-local stored, mine, same, till, rest = see(key, text, claim, sub(contender, 14, 29))
-local last = later(stored, floor)
-if till or guess > ZERO and guess == rest.back and claim == rest.by then return 'N' .. last .. clock end
-if frozen > now then return 'A' .. last .. clock .. fmt('%016.0f', frozen - now) end
-local own = ZERO
-if mine then
-  own, attempt = sub(mine, 33, 48), later(sub(mine, 17, 32), attempt)
+local view = view_for(key, text, id, read_contender(contender).owner)
+local lock, mine = view.lock, view.mine
+local highest = math.max(view.highest, min_token)
+if view.busy_until or guess > 0 and guess == lock.released_token and id == lock.released_by then
+  return { 'no', highest, now }
 end
-if own == ZERO then
-  if same > ZERO then
-    own = same
-  elseif guess > last then
-    own = guess
+if cool_down_until > now then return { 'cooling-down', highest, now, cool_down_until - now } end
+local token = mine and mine.token or 0
+if token == 0 then
+  if view.owner_token > 0 then
+    token = view.owner_token
+  elseif guess > highest then
+    token = guess
   end
 end
-store(key, rest, stored, claim, attempt, own, contender, ARGV[3])
-if own == guess and guess > last then return 1 end
-return 'Y' .. later(last, own) .. clock .. own .. same
+attempt = math.max(attempt, mine and mine.attempt or 0)
+store(key, view, { claim = id, attempt = attempt, token = token, contender = contender })
+if token == guess and guess > highest then return 1 end
+return { 'yes', math.max(highest, token), now, token, view.owner_token }

@@ -1,21 +1,23 @@
--- The common case: no claim is here, and the guess, if there is one, is higher than all known
--- tokens. This does the same as the whole script, in fewer steps. It comes before the functions,
--- which take longer to create than the rest to run. KEYS: the lock. ARGV: claim, attempt,
--- retention, guess, contender.
-local text = check(call('GET', KEYS[1]))
-if frozen == 0 and (not text or #text == 49) then
-  local guess, head, last = ARGV[4], text or FORMAT .. ZERO .. ZERO .. NONE, floor
-  if sub(head, 2, 17) > last then last = sub(head, 2, 17) end
-  if guess > last or guess == ZERO then
-    local ends = sub(ARGV[5], 2, 13)
-    if guess > clock then
-      ends = ends + guess - now
-    elseif sub(head, 2, 17) > clock then
-      ends = ends + sub(head, 2, 17) - now
-    end
-    call('SET', KEYS[1], head .. ARGV[1] .. ARGV[2] .. guess .. clock .. fmt('%04d', #ARGV[5]) .. ARGV[5],
-      'EX', math.ceil(ends / 1000000) + ARGV[3])
-    if guess > last then return 1 end
-    return 'Y' .. last .. clock .. ZERO .. ZERO
+-- Votes for a claim.
+--
+-- KEYS: the lock. ARGV: retention (s), claim, attempt, guess of the token (0: none), contender.
+-- Reply: 1: the vote is stored with the guess, or one of
+--   { 'yes', highest token, time (µs), the claim's token, its owner's token }; 0: none
+--   { 'no', highest token, time }
+--   { 'cooling-down', highest token, time, how long that lasts (µs) }
+local key, id, attempt, guess, contender = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local text = call('GET', key)
+-- The common case: no claim is here, and the guess, if there is one, is above all known tokens. The
+-- functions below do the same. Creating them takes longer than all of this.
+local lock = { ended_token = 0, released_token = 0, released_by = NONE, votes = '' }
+if text then lock = read_node_lock(text) or refuse(text) end
+if cool_down_until == 0 and lock.votes == '' then
+  local highest = math.max(lock.ended_token, min_token)
+  if guess > highest or guess == 0 then
+    local ends = math.max(now, guess, lock.ended_token) + read_contender(contender).ttl
+    local vote = { claim = id, attempt = attempt, token = guess, since = now, contender = contender }
+    call('SET', key, write_node_lock(lock) .. write_vote(vote), 'EX', math.ceil((ends - now) / 1000000) + ARGV[1])
+    if guess > highest then return 1 end
+    return { 'yes', highest, now, 0, 0 }
   end
 end

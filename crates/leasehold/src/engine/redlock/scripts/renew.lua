@@ -1,27 +1,31 @@
--- Renews leases. KEYS: the locks. ARGV: attempt, retention; for each lock: claim, token, contender.
--- Returns a letter for each. 1: renewed; 0: refused, another claim was here; A: unknown, this node
--- is in its cool-down.
-local answers = {}
-for i = 1, #KEYS - extra / 2 do
-  local key, claim, token, contender = KEYS[i], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
+-- Renews leases.
+--
+-- KEYS: the locks. ARGV: retention (s), attempt; for each lock: claim, token, contender. Reply: one
+-- digit for each: 1: renewed; 0: refused, another claim was here; 2: unknown, this node is in its
+-- cool-down.
+local attempt, replies = tonumber(ARGV[2]), {}
+for i = 1, (#ARGV - 2 - run_arguments) / 3 do
+  local key, id, token, contender = KEYS[i], ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2]
   local text = call('GET', key)
-  if text and sub(text, 1, 1) ~= FORMAT then
+  local is_ours = not text or pcall(kind_of, text)
+  if not is_ours then
     -- The other leases are renewed all the same.
-    answers[i] = '0'
+    replies[i] = '0'
   else
-    local last, mine, same, till, rest = see(key, text, claim, sub(contender, 14, 29))
-    local here = mine and sub(mine, 33, 48) == token
-    local fits = same == token or same == ZERO and token >= last
-    local given_back = token < rest.back or token == rest.back and claim == rest.by
-    if frozen > now then
-      answers[i] = 'A'
-    elseif not here and (till or not fits or not mine and given_back) then
-      answers[i] = '0'
+    local view = view_for(key, text, id, read_contender(contender).owner)
+    local mine, owner_token, lock = view.mine, view.owner_token, view.lock
+    local is_here = mine and mine.token == token
+    local fits = owner_token == token or owner_token == 0 and token >= view.highest
+    local was_released = token < lock.released_token or token == lock.released_token and id == lock.released_by
+    if cool_down_until > now then
+      replies[i] = '2'
+    elseif not is_here and (view.busy_until or not fits or not mine and was_released) then
+      replies[i] = '0'
     else
-      local attempt = mine and later(sub(mine, 17, 32), ARGV[1]) or ARGV[1]
-      store(key, rest, last, claim, attempt, token, contender, ARGV[2])
-      answers[i] = '1'
+      local latest = math.max(attempt, mine and mine.attempt or 0)
+      store(key, view, { claim = id, attempt = latest, token = token, contender = contender })
+      replies[i] = '1'
     end
   end
 end
-return table.concat(answers)
+return table.concat(replies)

@@ -1,11 +1,10 @@
--- Stores a token under a claim.
-local key, claim = KEYS[1], ARGV[1]
-local stored, mine, same, _, rest = see(key, text, claim, ARGV[5])
-local last = later(stored, floor)
-if frozen > now then return 'A' end
-if not mine or sub(mine, 17, 32) ~= ARGV[2] then return 'G' end
-if sub(mine, 33, 48) == token then return 'S' end
-if same > ZERO and same ~= token then return 'B' .. same end
-if token <= last and token ~= same then return 'L' .. last end
-store(key, rest, stored, claim, ARGV[2], token, sub(mine, 69), ARGV[3])
-return 'S'
+local view = view_for(key, text, id, ARGV[5])
+local mine, highest = view.mine, math.max(view.highest, min_token)
+if cool_down_until > now then return { 'cooling-down' } end
+if not mine or mine.attempt ~= attempt then return { 'missing' } end
+if mine.token == token then return { 'stored' } end
+if view.owner_token > 0 and view.owner_token ~= token then return { 'owner', view.owner_token } end
+if token <= highest and token ~= view.owner_token then return { 'low', highest } end
+mine.token = token
+store(key, view, mine)
+return { 'stored' }

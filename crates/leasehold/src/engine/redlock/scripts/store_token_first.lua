@@ -1,11 +1,24 @@
+-- Stores a token with the vote for a claim.
+--
+-- KEYS: the lock. ARGV: retention (s), claim, attempt, token, owner. Reply: one of
+--   { 'stored' }
+--   { 'missing' }: no vote of this attempt is here
+--   { 'owner', token }: another claim of its owner has this token
+--   { 'low', highest token }: the token is not above it
+--   { 'cooling-down' }
+local key, id, attempt, token = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local text = call('GET', key)
 -- The common case, as in acquire_first.lua: only the caller's claim is here, live and without a
--- token, and the token is higher than all known ones. KEYS: the lock. ARGV: claim, attempt,
--- retention, token, owner.
-local text, token = check(call('GET', KEYS[1])), ARGV[4]
-if frozen == 0 and text and sub(text, 50, 97) == ARGV[1] .. ARGV[2] .. ZERO and #text == 117 + sub(text, 114, 117)
-  and token > sub(text, 2, 17) and token > floor and sub(text, 98, 113) + sub(text, 119, 130) > now then
-  local ends = sub(text, 119, 130)
-  if token > clock then ends = ends + token - now end
-  call('SET', KEYS[1], sub(text, 1, 81) .. token .. clock .. sub(text, 114), 'EX', math.ceil(ends / 1000000) + ARGV[3])
-  return 'S'
+-- token, and the token is above all known ones.
+local lock = text and (read_node_lock(text) or refuse(text))
+if cool_down_until == 0 and lock and lock.votes ~= '' and token > math.max(lock.ended_token, min_token) then
+  local vote, next = read_vote(lock.votes)
+  local ttl = read_contender(vote.contender).ttl
+  if next > #lock.votes and vote.claim == id and vote.attempt == attempt and vote.token == 0
+    and vote.since + ttl > now and vote.since <= now then
+    vote.token, vote.since, lock.votes = token, now, ''
+    local keep = math.ceil((math.max(now, token) - now + ttl) / 1000000) + ARGV[1]
+    call('SET', key, write_node_lock(lock) .. write_vote(vote), 'EX', keep)
+    return { 'stored' }
+  end
 end

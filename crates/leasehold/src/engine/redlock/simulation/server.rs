@@ -1,17 +1,19 @@
 //! A server in memory: [`AcceptorState`] in place of the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::super::server::{Request, RequestKind};
-use super::super::wire::digits;
+use super::super::wire::StoredVote;
 use crate::clock::Instant;
+use crate::engine::LockOptions;
 use crate::logic::acceptor::{AcceptorState, ClaimRequest};
 use crate::logic::quorum::{Vote, WriteReply};
-use crate::redis_client::{Contender, Reader};
-use crate::types::{ClaimId, Owner, Token};
+use crate::redis_client::{Nested, Reader, Stored, StoredContender, encode_contender};
+use crate::types::{ClaimId, Holder, LockName, Mode, Owner, Token};
 
 /// One server.
 #[derive(Debug)]
@@ -77,10 +79,10 @@ impl SimulatedServer {
         let word = |at: usize| &arguments[at][..];
         let count = |this: &mut Self, label| *this.request_counts.entry(label).or_default() += 1;
         match request.kind {
-            RequestKind::Probe => text(&digits(time)),
+            RequestKind::Probe => int(time),
             RequestKind::Acquire => {
                 count(self, "acquires");
-                let (ask, guess) = (parse_ask(word(0), word(1), word(4)), Token(number(word(3))));
+                let (ask, guess) = (parse_ask(word(1), word(2), word(4)), Token(number(word(3))));
                 let cool_down_until = self.cool_down_until;
                 let lock = self.lock(&request.keys[0], ask.claim);
                 let before = lock.last_token();
@@ -88,45 +90,37 @@ impl SimulatedServer {
             }
             RequestKind::StoreToken => {
                 count(self, "writes");
-                let ask = ClaimRequest { owner: parse_owner(word(4)), ttl: 0, ..ask_without_ttl(word(0), word(1)) };
-                text(&encode_written(self.lock(&request.keys[0], ask.claim).write_token(
-                    time,
-                    ask,
-                    Token(number(word(3))),
-                )))
+                let ask = ClaimRequest { owner: parse_owner(word(4)), ttl: 0, ..ask_without_ttl(word(1), word(2)) };
+                let token = Token(number(word(3)));
+                encode_written(self.lock(&request.keys[0], ask.claim).write_token(time, ask, token))
             }
             RequestKind::Release => {
                 count(self, "releases");
-                let ClaimRequest { claim, attempt, .. } = ask_without_ttl(word(0), word(1));
+                let ClaimRequest { claim, attempt, .. } = ask_without_ttl(word(1), word(2));
                 let lock = self.lock(&request.keys[0], claim);
                 let was_present =
-                    if word(3) == b"1" { lock.release(claim, attempt) } else { lock.withdraw(claim, attempt) };
+                    if word(3) == b"granted" { lock.release(claim, attempt) } else { lock.withdraw(claim, attempt) };
                 Value::Int(was_present.into())
             }
             RequestKind::Renew => {
                 count(self, "renewals");
                 let renew = |(key, words): (&String, &[Vec<u8>])| {
-                    let ask = parse_ask(&words[0], word(0), &words[2]);
+                    let ask = parse_ask(&words[0], word(1), &words[2]);
                     let renewed = self.lock(key, ask.claim).renew(time, ask, Token(number(&words[1])));
-                    renewed.map_or('A', |renewed| if renewed { '1' } else { '0' })
+                    renewed.map_or('2', |renewed| if renewed { '1' } else { '0' })
                 };
                 text(&request.keys.iter().zip(arguments[2..].chunks(3)).map(renew).collect::<String>())
             }
             RequestKind::ForceRelease => {
-                let (claim, token) = (parse_claim(word(0)), Token(number(word(3))));
+                let (claim, token) = (parse_claim(word(1)), Token(number(word(2))));
                 let lock = self.lock(&request.keys[0], claim);
                 let known = lock.last_token();
-                let outcome = lock.force_release(time, claim, token, word(4) == b"1");
+                let outcome = lock.force_release(time, claim, token, word(3) == b"always");
                 let flag = |flag: bool| Value::Int(flag.into());
-                // The request does not name the contender.
-                Value::Array(vec![
-                    flag(outcome.is_stored),
-                    int(known.0),
-                    int(time),
-                    text(""),
-                    flag(outcome.was_present),
-                    flag(outcome.others_remain),
-                ])
+                let vote = StoredVote { claim, attempt: 0, token, since: time, contender: any_contender() };
+                let vote = if outcome.was_present { Value::BulkString(vote.write()) } else { Value::Nil };
+                let stored = flag(outcome.is_stored);
+                Value::Array(vec![stored, int(known.0), int(time), vote, flag(outcome.others_remain)])
             }
         }
     }
@@ -164,30 +158,41 @@ fn ask_without_ttl(id: &[u8], attempt: &[u8]) -> ClaimRequest {
 }
 
 fn parse_ask(id: &[u8], attempt: &[u8], contender: &[u8]) -> ClaimRequest {
-    let ttl = Contender::read(contender).expect("a contender").ttl.as_micros() as u64;
-    ClaimRequest { owner: parse_owner(&contender[13..29]), ttl, ..ask_without_ttl(id, attempt) }
+    let contender = StoredContender::parse(&mut Reader(contender)).expect("a contender");
+    let owner = (contender.owner != 0).then(|| Owner::from_bits(contender.owner));
+    ClaimRequest { owner, ttl: contender.ttl, ..ask_without_ttl(id, attempt) }
+}
+
+/// A contender for a vote: the server does not store them.
+fn any_contender() -> Nested {
+    let name = LockName::new("any").expect("a name");
+    let options = LockOptions::new(name, Mode::Exclusive, None, Duration::ZERO, Arc::new(Holder::new("", 0, "", "")));
+    Nested(encode_contender(&options, &"".into()))
 }
 
 /// The same answer as the script `acquire` gives.
 fn encode_vote(vote: Vote, (guess, before): (Token, Token), (time, until): (u64, u64), last: Token) -> Value {
-    let d = digits;
+    let answer = |word: &str, numbers: &[u64]| {
+        Value::Array([text(word)].into_iter().chain(numbers.iter().map(|number| int(*number))).collect())
+    };
     match vote {
         Vote::Yes { own_token: own, .. } if own == guess && guess > before => Value::Int(1),
-        Vote::Yes { last_token: last, own_token: own, owner_token: bound } => {
-            text(&format!("Y{}{}{}{}", d(last.0), d(time), d(own.0), d(bound.0)))
+        Vote::Yes { last_token: last, own_token: own, owner_token } => {
+            answer("yes", &[last.0, time, own.0, owner_token.0])
         }
-        Vote::No { last_token: last } => text(&format!("N{}{}", d(last.0), d(time))),
-        Vote::CoolingDown => text(&format!("A{}{}{}", d(last.0), d(time), d(until.saturating_sub(time)))),
+        Vote::No { last_token: last } => answer("no", &[last.0, time]),
+        Vote::CoolingDown => answer("cooling-down", &[last.0, time, until.saturating_sub(time)]),
         Vote::NoResponse => unreachable!("a node that votes responds"),
     }
 }
 
-fn encode_written(written: WriteReply) -> String {
-    match written {
-        WriteReply::Stored => "S".to_owned(),
-        WriteReply::ClaimMissing => "G".to_owned(),
-        WriteReply::NoResponse => "A".to_owned(),
-        WriteReply::OwnerToken(token) => format!("B{}", digits(token.0)),
-        WriteReply::TokenTooLow(token) => format!("L{}", digits(token.0)),
-    }
+/// The same answer as the script `store_token` gives.
+fn encode_written(written: WriteReply) -> Value {
+    Value::Array(match written {
+        WriteReply::Stored => vec![text("stored")],
+        WriteReply::ClaimMissing => vec![text("missing")],
+        WriteReply::NoResponse => vec![text("cooling-down")],
+        WriteReply::OwnerToken(token) => vec![text("owner"), int(token.0)],
+        WriteReply::TokenTooLow(token) => vec![text("low"), int(token.0)],
+    })
 }

@@ -8,7 +8,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::super::config::Config;
-use super::super::engine::{NO_INBOX, RedlockEngine};
+use super::super::engine::RedlockEngine;
 use super::super::server::Request;
 use super::checker::InvariantChecker;
 use super::network::{Delivery, SimulatedConnection};
@@ -132,7 +132,7 @@ impl World {
             let cell = usize::from(super::super::server::address_of(node).port) - 1;
             Box::new(SimulatedConnection::new(self, client, cell, listener)) as Box<_>
         };
-        let engine = RedlockEngine::open_with(config, &self.clock, NO_INBOX, reach).await.expect("a majority");
+        let engine = RedlockEngine::open_with(config, &self.clock, "", reach).await.expect("a majority");
         Locks::builder().clock(self.clock.clone()).ttl(self.plan.ttl).open_engine(engine)
     }
 
