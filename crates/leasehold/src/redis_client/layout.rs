@@ -161,7 +161,7 @@ macro_rules! stored_layout {
         }
     };
 }
-pub use crate::stored_layout as layout;
+pub use stored_layout as layout;
 
 impl Field for u64 {
     const TYPE: FieldType = FieldType::Fixed("d");
