@@ -106,6 +106,11 @@ impl AcceptorState {
         self.claims.get(&claim).map(StoredClaim::expires_at)
     }
 
+    /// The claim's token; `None`: the node does not have it.
+    pub fn token(&self, claim: ClaimId) -> Option<Token> {
+        self.claims.get(&claim).map(|stored| stored.token)
+    }
+
     /// Whether the node has no claim and has stored no token.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.last_token == Token::default()

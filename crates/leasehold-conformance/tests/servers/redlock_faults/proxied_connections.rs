@@ -7,15 +7,24 @@ use leasehold::{Locks, Token};
 use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{Proxy, eventually};
 
-use crate::redlock_faults::fixture::{Fixture, LASTING, NODES, PATIENT, await_guard, lock, release, spawn_lock};
+use crate::redlock_faults::fixture::{
+    Fixture, LASTING, NODES, PATIENT, ShiftedClock, await_guard, lock, release, spawn_lock,
+};
 
-/// Asserts that another client can acquire the lock on all five servers long before any TTL ends.
-pub(super) async fn assert_free_on_all_nodes(fixture: &Fixture, other: &Locks, name: &str, above: Token) -> Token {
+/// Asserts that another client, whose clock is `ahead`, can acquire the lock on all five servers long
+/// before any TTL ends.
+pub(super) async fn assert_free_on_all_nodes(
+    fixture: &Fixture,
+    (other, ahead): (&Locks, &ShiftedClock),
+    name: &str,
+    above: Token,
+) -> Token {
     fixture.until_claim_counts(name, 0).await;
     let held = lock(other, name).await;
     assert!(held.token() > above, "{} after {above}", held.token());
-    // A late request on some server would be in the way there.
-    fixture.until_claim_counts(name, 1).await;
+    // A late request on some server is in the way there until its withdrawal arrives. Then the next
+    // renewal reaches that server, too.
+    fixture.renew_until_claim_counts(ahead, &[&held], name, 1).await;
     let token = held.token();
     release(held).await;
     fixture.until_claim_counts(name, 0).await;
@@ -30,9 +39,10 @@ pub(super) async fn assert_failed_attempt_leaves_nothing(
     restore_connection: impl Fn(&Proxy),
 ) {
     let fixture = Fixture::shared().await;
-    let other = fixture.locks().await;
+    let ahead = ShiftedClock::new();
+    let other = fixture.locks_with_clock(&ahead).await;
     let (locks, proxies) = fixture.proxied_locks(LASTING, "connect-timeout=1s&node-timeout=1s").await;
-    let mut last = assert_free_on_all_nodes(&fixture, &other, "a", Token(0)).await;
+    let mut last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", Token(0)).await;
     for first in first_nodes {
         let broken = || proxies.iter().skip(first).take(3);
         broken().for_each(&break_connection);
@@ -42,11 +52,11 @@ pub(super) async fn assert_failed_attempt_leaves_nothing(
         }
         // A lock that is held meanwhile stays held, despite duplicate or late requests.
         broken().for_each(&restore_connection);
-        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
         eventually(TEST_TIMEOUT, || async { locks.inspect("a").await.map(drop) }).await;
         release(lock(&locks, "a").await).await;
     }
-    assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+    assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,7 +84,8 @@ async fn refused_connections_leave_no_claims() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_cut_at_the_reply_leave_no_claims() {
     let fixture = Fixture::shared().await;
-    let other = fixture.locks().await;
+    let ahead = ShiftedClock::new();
+    let other = fixture.locks_with_clock(&ahead).await;
     let (locks, proxies) = fixture.proxied_locks(LASTING, PATIENT).await;
     let mut last = Token(0);
     for round in 0..5 {
@@ -91,7 +102,7 @@ async fn connections_cut_at_the_reply_leave_no_claims() {
         assert!(next.token() > last);
         last = next.token();
         release(next).await;
-        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
     }
 }
 
@@ -100,7 +111,8 @@ async fn connections_cut_at_the_reply_leave_no_claims() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_slow_connections_keep_no_released_claims() {
     let fixture = Fixture::shared().await;
-    let other = fixture.locks().await;
+    let ahead = ShiftedClock::new();
+    let other = fixture.locks_with_clock(&ahead).await;
     let (locks, proxies) = fixture.proxied_locks(LASTING, "node-timeout=1s&connect-timeout=5s").await;
     let mut last = Token(0);
     for round in 0..2 {
@@ -115,7 +127,7 @@ async fn two_slow_connections_keep_no_released_claims() {
             release(held).await;
         }
         proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
-        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
     }
 }
 
@@ -123,7 +135,8 @@ async fn two_slow_connections_keep_no_released_claims() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_arrive_twice_change_nothing() {
     let fixture = Fixture::new().await;
-    let other = fixture.locks().await;
+    let ahead = ShiftedClock::new();
+    let other = fixture.locks_with_clock(&ahead).await;
     let (locks, proxies) = fixture.proxied_locks(LASTING, PATIENT).await;
     release(lock(&locks, "a").await).await;
     let mut last = Token(0);
@@ -144,7 +157,7 @@ async fn requests_that_arrive_twice_change_nothing() {
         proxies.iter().for_each(|proxy| proxy.duplicate_requests(true));
         release(held).await;
         wait_duplicates_arrived(&fixture, &proxies, 2).await;
-        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold_conformance::test_context::TEST_TIMEOUT;
 use leasehold_testbed::{Proxy, eventually};
 use tokio::time::timeout;
 
-use crate::redlock_faults::fixture::{Fixture, LASTING, Rng};
+use crate::redlock_faults::fixture::{Fixture, LASTING, Rng, ShiftedClock};
 use crate::redlock_faults::proxied_connections::{assert_failed_attempt_leaves_nothing, assert_free_on_all_nodes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,7 +41,8 @@ async fn any_refused_connections_leave_no_claims() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_attempts_leave_no_claims() {
     let fixture = Fixture::shared().await;
-    let other = fixture.locks().await;
+    let ahead = ShiftedClock::new();
+    let other = fixture.locks_with_clock(&ahead).await;
     let (locks, proxies) = fixture.proxied_locks(LASTING, "node-timeout=40ms&connect-timeout=2s").await;
     let mut rng = Rng(Rng::seed());
     let mut last = Token(0);
@@ -58,6 +59,6 @@ async fn cancelled_attempts_leave_no_claims() {
         }
         proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
         eventually(TEST_TIMEOUT, || locks.flush()).await;
-        last = assert_free_on_all_nodes(&fixture, &other, "a", last).await;
+        last = assert_free_on_all_nodes(&fixture, (&other, &ahead), "a", last).await;
     }
 }

@@ -115,9 +115,10 @@ impl SimulatedServer {
                 let (claim, token) = (parse_claim(word(1)), Token(number(word(2))));
                 let lock = self.lock(&request.keys[0], claim);
                 let known = lock.last_token();
+                let own_token = lock.token(claim).unwrap_or_default();
                 let outcome = lock.force_release(time, claim, token, word(3) == b"always");
                 let flag = |flag: bool| Value::Int(flag.into());
-                let vote = StoredVote { claim, attempt: 0, token, since: time, contender: any_contender() };
+                let vote = StoredVote { claim, attempt: 0, token: own_token, since: time, contender: any_contender() };
                 let vote = if outcome.was_present { Value::BulkString(vote.write()) } else { Value::Nil };
                 let stored = flag(outcome.is_stored);
                 Value::Array(vec![stored, int(known.0), int(time), vote, flag(outcome.others_remain)])
