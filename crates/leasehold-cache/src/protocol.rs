@@ -15,7 +15,7 @@ use crate::logic::{
 };
 use leasehold_internals::redis::keys::named_key;
 use leasehold_internals::redis::values::{bytes, integer};
-use leasehold_internals::redis::{CachedScript, Field, FieldType, Reader, Stored, layout, lua};
+use leasehold_internals::redis::{CachedScript, Field, FieldType, Reader, Stored, expand, layout, lua};
 
 /// The default prefix of the cache's keys. It differs from the locks' prefix: a cache may be
 /// evicted, and locks may not.
@@ -116,11 +116,11 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let entry = Entry::LAYOUT.lua();
+        let entry = lua::FORMAT_CHECK.to_owned() + &Entry::LAYOUT.functions();
         let others = lua::functions(&[Inbox::LAYOUT, LeaseEnded::LAYOUT]);
         let step = |first: &str, rest: &str| {
-            let parts = [lua::PRELUDE, lua::SERVER_TIME, &entry, first, &others, script!("load_record"), rest];
-            CachedScript::new(parts.concat())
+            let parts = [lua::PRELUDE, lua::SERVER_TIME, first, &entry, &others, script!("load_record"), rest];
+            CachedScript::new(expand(&parts.concat(), &[Entry::LAYOUT]))
         };
         Self {
             read: step(script!("read_fresh"), script!("read_or_lend")),

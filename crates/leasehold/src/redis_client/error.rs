@@ -117,7 +117,7 @@ pub fn name_forbidden_command(cause: RedisError, script: &Cmd) -> RedisError {
 /// The text with which Redis 7.0 refuses a command inside a script.
 const FORBIDDEN: &str = "The user executing the script can't";
 
-/// The format number that a script has refused: see `check` in `scripts/prelude.lua`.
+/// The format number that a script has refused: see `scripts/format_check.lua`.
 fn unknown_format(cause_text: &str) -> Option<&str> {
     let (_, found) = cause_text.split_once("user_script:")?.1.split_once("unknown format ")?;
     found.get(..1).filter(|digit| digit.as_bytes()[0].is_ascii_digit())

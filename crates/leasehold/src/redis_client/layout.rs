@@ -1,9 +1,20 @@
 //! How values are stored on servers, defined once for Rust and for the scripts.
 //!
-//! [`layout!`] makes a struct that reads and writes a value, and [`Layout::lua`] makes the two Lua
-//! functions that do the same: `read_…` turns a value into a table with the struct's fields, and
-//! `write_…` does the opposite. Values are packed with Redis's `struct` library. A number is a
-//! double, as in Lua, and exact up to 2^53.
+//! [`layout!`] makes a struct that reads and writes a value. In a script, the two functions of
+//! [`Layout::functions`] do the same: `read_…` turns a value into a table with the struct's fields,
+//! and `write_…` does the opposite. Where a table would take too long, [`expand`] puts code in the
+//! place of these words, which use a local variable for each field:
+//!
+//! | in a script | stands for |
+//! |---|---|
+//! | `READ(old, simple, main)` | `local old_token, old_kept, … = …`: all fields of a `simple`; `old_next` is the position behind it |
+//! | `READ(old, simple.kept, main, at)` | the same from the byte `at`, and only up to the field `kept` |
+//! | `WRITE(old, simple)` | the value with these variables, without its last field if that is the rest |
+//! | `IS(simple, main)` | whether the value has this kind and the present format |
+//! | `EMPTY(simple)` | the value whose fields are all zero or empty |
+//!
+//! Values are packed with Redis's `struct` library. A number is a double, as in Lua, and exact up
+//! to 2^53.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -45,48 +56,150 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The first bytes of a value with a kind: the format number and the letter.
+    fn tag(&self) -> Option<String> {
+        self.kind.map(|kind| format!("{FORMAT}{kind}"))
+    }
+
+    /// The fields that `struct` packs, up to `last` if it is given, and their codes.
+    fn packed(&self, last: Option<&str>) -> (Vec<&'static str>, String) {
+        let (mut names, mut codes) = (Vec::new(), String::from(">"));
+        codes.push_str(if self.kind.is_some() { "c2" } else { "" });
+        for (name, field_type) in self.fields {
+            match field_type {
+                FieldType::Fixed(code) => codes.push_str(code),
+                FieldType::Text => codes.push_str("I4c0"),
+                FieldType::Rest => break,
+            }
+            names.push(*name);
+            if last == Some(*name) {
+                break;
+            }
+        }
+        (names, codes)
+    }
+
+    /// The variables that `struct` returns for these fields, each with the prefix.
+    fn variables(&self, prefix: &str, names: &[&str]) -> String {
+        let tag = self.kind.map(|_| "_".to_owned());
+        let fields = names.iter().copied().chain(["next"]).map(|name| format!("{prefix}{name}"));
+        tag.into_iter().chain(fields).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The call that packs the fields but the rest; each variable has the prefix.
+    fn pack_call(&self, prefix: &str) -> String {
+        let (names, codes) = self.packed(None);
+        let argument = |name: &&str| {
+            let is_text = self.fields.iter().any(|(field, kind)| field == name && *kind == FieldType::Text);
+            if is_text { format!("#{prefix}{name}, {prefix}{name}") } else { format!("{prefix}{name}") }
+        };
+        let tag = self.tag().map(|tag| format!("'{tag}'"));
+        let arguments: Vec<_> = tag.into_iter().chain(names.iter().map(argument)).collect();
+        format!("encode('{codes}', {})", arguments.join(", "))
+    }
+
+    /// The field that is the rest of the value.
+    fn rest(&self) -> Option<&'static str> {
+        self.fields.iter().find(|(_, kind)| *kind == FieldType::Rest).map(|(field, _)| *field)
+    }
+
+    /// The value whose fields are all zero or empty, as a text in Lua.
+    fn empty_value(&self) -> String {
+        let size = |(_, field_type): &(&str, FieldType)| match field_type {
+            FieldType::Fixed("d") => 8,
+            FieldType::Fixed("B") => 1,
+            FieldType::Fixed(code) => code[1..].parse().unwrap_or(0),
+            FieldType::Text => 4,
+            FieldType::Rest => 0,
+        };
+        let zeros: usize = self.fields.iter().map(size).sum();
+        format!("'{}{}'", self.tag().unwrap_or_default(), r"\0".repeat(zeros))
+    }
+
     /// The functions `read_…` and `write_…` for the scripts.
     ///
     /// `read_…(packed, at)` begins at the byte `at`, or at the first. It returns the table, and the
     /// position behind the value. For a value of another kind it returns nil.
-    pub fn lua(&self) -> String {
-        let Self { name, kind, fields } = self;
-        let names: Vec<_> = fields.iter().map(|(field, _)| *field).collect();
-        let rest = fields.iter().find(|(_, kind)| *kind == FieldType::Rest).map(|(field, _)| *field);
-        let code = |(_, kind): &(&str, FieldType)| match kind {
-            FieldType::Fixed(code) => *code,
-            FieldType::Text => "I4c0",
-            FieldType::Rest => "",
-        };
-        let codes: String = fields.iter().map(code).collect();
-        let (header, skipped) = if kind.is_some() { ("c1c1", "_, _, ") } else { ("", "") };
-        let format = format!("'>{header}{codes}'");
-        let packed: Vec<_> = names.iter().filter(|field| Some(**field) != rest).copied().collect();
+    pub fn functions(&self) -> String {
+        let (name, (names, codes)) = (self.name, self.packed(None));
         let mut lua = format!("local function read_{name}(packed, at)\n");
-        if let Some(kind) = kind {
+        if let Some(kind) = self.kind {
             let _ = writeln!(lua, "  if kind_of(packed) ~= '{kind}' then return nil end");
         }
-        let _ = writeln!(lua, "  local {skipped}{}, next = decode({format}, packed, at)", packed.join(", "));
-        let value = |field: &&str| {
-            if Some(*field) == rest { format!("{field} = sub(packed, next)") } else { format!("{field} = {field}") }
-        };
-        let table: Vec<_> = names.iter().map(value).collect();
+        let _ = writeln!(lua, "  local {} = decode('{codes}', packed, at)", self.variables("", &names));
+        let rest = self.rest().map(|field| format!("{field} = sub(packed, next)"));
+        let table: Vec<_> = names.iter().map(|field| format!("{field} = {field}")).chain(rest).collect();
         let _ = writeln!(lua, "  return {{ {} }}, next\nend", table.join(", "));
-        let argument = |(field, kind): &(&str, FieldType)| match kind {
-            FieldType::Fixed(_) => Some(format!("value.{field}")),
-            FieldType::Text => Some(format!("#value.{field}, value.{field}")),
-            FieldType::Rest => None,
-        };
-        let header = kind.map(|kind| format!("FORMAT, '{kind}'"));
-        let arguments: Vec<_> = header.into_iter().chain(fields.iter().filter_map(argument)).collect();
-        let tail = rest.map_or(String::new(), |field| format!(" .. value.{field}"));
-        let _ = writeln!(
-            lua,
-            "local function write_{name}(value)\n  return encode({format}, {}){tail}\nend",
-            arguments.join(", ")
-        );
+        let tail = self.rest().map_or(String::new(), |field| format!(" .. value.{field}"));
+        let _ = writeln!(lua, "local function write_{name}(value)\n  return {}{tail}\nend", self.pack_call("value."));
         lua
     }
+}
+
+/// Puts the code of these layouts in the place of the words `READ`, `WRITE`, `IS` and `EMPTY`.
+///
+/// # Panics
+/// If the script names another layout.
+pub fn expand(script: &str, layouts: &[Layout]) -> String {
+    let find = |name: &str| {
+        let found = layouts.iter().find(|layout| layout.name == name);
+        found.unwrap_or_else(|| panic!("the script has no layout named {name:?}"))
+    };
+    let mut lua = String::with_capacity(script.len() * 2);
+    let mut rest = script;
+    while let Some((at, word)) = ["READ(", "WRITE(", "IS(", "EMPTY("]
+        .into_iter()
+        .filter_map(|word| word_position(rest, word).map(|at| (at, word)))
+        .min_by_key(|(at, _)| *at)
+    {
+        lua.push_str(&rest[..at]);
+        let (arguments, after) = arguments_of(&rest[at + word.len()..]);
+        match (word, &arguments[..]) {
+            ("READ(", [prefix, what, packed @ ..]) => {
+                let (name, last) = what.split_once('.').map_or((*what, None), |(name, last)| (name, Some(last)));
+                let layout = find(name);
+                let (names, codes) = layout.packed(last);
+                let variables = layout.variables(&format!("{prefix}_"), &names);
+                let packed = expand(&packed.join(", "), layouts);
+                let _ = write!(lua, "local {variables} = decode('{codes}', {packed})");
+            }
+            ("WRITE(", [prefix, name]) => lua.push_str(&find(name).pack_call(&format!("{prefix}_"))),
+            ("IS(", [name, packed]) => {
+                let _ = write!(lua, "(sub({packed}, 1, 2) == '{}')", find(name).tag().unwrap_or_default());
+            }
+            ("EMPTY(", [name]) => lua.push_str(&find(name).empty_value()),
+            _ => panic!("{word} has other arguments than {arguments:?}"),
+        }
+        rest = after;
+    }
+    lua + rest
+}
+
+/// Where a word stands in a script: not as the end of another one.
+fn word_position(script: &str, word: &str) -> Option<usize> {
+    let is_whole = |at: &usize| !script[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    script.match_indices(word).map(|(at, _)| at).find(is_whole)
+}
+
+/// The arguments up to the closing bracket, and the text behind it.
+fn arguments_of(text: &str) -> (Vec<&str>, &str) {
+    let (mut arguments, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' if depth == 0 => {
+                arguments.push(text[start..at].trim());
+                return (arguments, &text[at + 1..]);
+            }
+            ')' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                arguments.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    (arguments, "")
 }
 
 /// A value with a layout.
@@ -358,13 +471,33 @@ mod tests {
         let expected = "\
 local function read_example(packed, at)
   if kind_of(packed) ~= 'X' then return nil end
-  local _, _, number, flag, id, letter, run, text, nested, next = decode('>c1c1dBc16c1c8I4c0I4c0', packed, at)
+  local _, number, flag, id, letter, run, text, nested, next = decode('>c2dBc16c1c8I4c0I4c0', packed, at)
   return { number = number, flag = flag, id = id, letter = letter, run = run, text = text, nested = nested, rest = sub(packed, next) }, next
 end
 local function write_example(value)
-  return encode('>c1c1dBc16c1c8I4c0I4c0', FORMAT, 'X', value.number, value.flag, value.id, value.letter, value.run, #value.text, value.text, #value.nested, value.nested) .. value.rest
+  return encode('>c2dBc16c1c8I4c0I4c0', '1X', value.number, value.flag, value.id, value.letter, value.run, #value.text, value.text, #value.nested, value.nested) .. value.rest
 end
 ";
-        assert_eq!(Example::LAYOUT.lua(), expected);
+        assert_eq!(Example::LAYOUT.functions(), expected);
+    }
+
+    #[test]
+    fn the_words_of_a_script_become_code_with_a_variable_for_each_field() {
+        let expanded = |script: &str| expand(script, &[Example::LAYOUT]);
+        assert_eq!(
+            expanded("READ(old, example.id, call('GET', KEYS[1]), at)\nREAD(new, example, ARGV[4])"),
+            "local _, old_number, old_flag, old_id, old_next = decode('>c2dBc16', call('GET', KEYS[1]), at)\n\
+             local _, new_number, new_flag, new_id, new_letter, new_run, new_text, new_nested, new_next = \
+             decode('>c2dBc16c1c8I4c0I4c0', ARGV[4])"
+        );
+        assert_eq!(
+            expanded("if IS(example, main) then THIS() end return WRITE(old, example) .. tail"),
+            "if (sub(main, 1, 2) == '1X') then THIS() end return encode('>c2dBc16c1c8I4c0I4c0', '1X', old_number, \
+             old_flag, old_id, old_letter, old_run, #old_text, old_text, #old_nested, old_nested) .. tail"
+        );
+        let empty = expanded("EMPTY(example)");
+        let value = empty.trim_matches('\'').replace(r"\0", "\0");
+        let example = Example::read(value.as_bytes()).expect("an example");
+        assert_eq!((example.number, &*example.text, example.rest), (0, "", Rest::default()));
     }
 }

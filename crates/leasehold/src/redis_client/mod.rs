@@ -24,7 +24,7 @@ pub use self::contender::{
     Contender, ForceReleased, Granted, Message, Recheck, ReleaseRequested, StoredContender, StoredHolder,
     encode_contender,
 };
-pub use self::layout::{Field, FieldType, Layout, Nested, Rest, Stored, layout};
+pub use self::layout::{Field, FieldType, Layout, Nested, Rest, Stored, expand, layout};
 pub use self::link::{Link, LinkListener, LiveConnection, Target};
 pub use self::nodes::{LinkFactory, Nodes, parse_slots};
 pub use self::script::{CachedScript, Epoch, RUN_DIGITS, lua, short_run};

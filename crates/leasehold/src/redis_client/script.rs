@@ -25,6 +25,11 @@ impl CachedScript {
         &self.sha
     }
 
+    /// The text that the server compiles.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Runs the script by its digest: the server must have stored it.
     pub fn evalsha(&self, keys: usize) -> Cmd {
         eval_command("EVALSHA", &self.sha, keys)
@@ -72,15 +77,17 @@ pub mod lua {
 
     /// The functions that read and write values of these layouts.
     pub fn functions(layouts: &[Layout]) -> String {
-        layouts.iter().map(Layout::lua).collect()
+        layouts.iter().map(Layout::functions).collect()
     }
 
     /// Strict mode.
     pub fn strict() -> String {
-        Epoch::LAYOUT.lua() + STRICT
+        FORMAT_CHECK.to_owned() + &Epoch::LAYOUT.functions() + STRICT
     }
 
     pub const PRELUDE: &str = include_str!("scripts/prelude.lua");
+    /// What the functions `read_…` need.
+    pub const FORMAT_CHECK: &str = include_str!("scripts/format_check.lua");
     pub const SERVER_TIME: &str = include_str!("scripts/server_time.lua");
     pub const STRICT_OFF: &str = include_str!("scripts/strict_off.lua");
     pub const STRICT_OFF_WITH_RUN: &str = include_str!("scripts/strict_off_with_run.lua");

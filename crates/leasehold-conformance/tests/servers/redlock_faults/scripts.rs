@@ -4,17 +4,11 @@
 use leasehold::{ClaimId, Owner, Token};
 use leasehold_internals::logic::acceptor::{AcceptorState, ClaimRequest};
 use leasehold_internals::logic::quorum::{Vote, WriteReply};
-use leasehold_internals::redis::{ForceReleased, Rest, Stored, StoredContender, lua};
-use leasehold_internals::redlock::wire::{NodeLock, StoredVote};
+use leasehold_internals::redis::{Rest, Stored, StoredContender};
+use leasehold_internals::redlock::wire::{NodeLock, Scripts};
 use leasehold_testbed::redis::{self, Reply, RespClient};
 
 use crate::redlock_faults::fixture::Rng;
-
-macro_rules! script {
-    ($file:literal) => {
-        include_str!(concat!("../../../../leasehold/src/", $file))
-    };
-}
 
 /// Replaces the server's time: the last two arguments are the time and the end of the cool-down.
 const TEST_PROLOGUE: &str =
@@ -258,22 +252,16 @@ async fn renew_both(pair: &mut ScriptsAndModel, request: &ClaimRequest, token: T
 async fn run_sequences(cooling_down: bool) {
     let server = redis::start().await.expect("a server");
     let mut raw = RespClient::connect(server.addr()).await.expect("a connection");
-    let prelude = script!("redis_client/scripts/prelude.lua");
-    let state = lua::functions(&[NodeLock::LAYOUT, StoredVote::LAYOUT, StoredContender::LAYOUT]);
-    let force_released = ForceReleased::LAYOUT.lua();
-    let view = script!("engine/redlock/scripts/node_lock.lua");
-    let acquire = script!("engine/redlock/scripts/acquire.lua");
-    let store_token = script!("engine/redlock/scripts/store_token.lua");
+    let scripts = Scripts::assemble(TEST_PROLOGUE);
     let mut stored = Vec::new();
-    for (name, text) in [
-        ("take", [script!("engine/redlock/scripts/acquire_first.lua"), view, acquire].concat()),
-        ("write", [script!("engine/redlock/scripts/store_token_first.lua"), view, store_token].concat()),
-        ("renew", [view, script!("engine/redlock/scripts/renew.lua")].concat()),
-        ("force-release", [view, &force_released, script!("engine/redlock/scripts/force_release.lua")].concat()),
-        ("release", script!("engine/redlock/scripts/release.lua").to_owned()),
+    for (name, script) in [
+        ("take", &scripts.acquire),
+        ("write", &scripts.store_token),
+        ("renew", &scripts.renew),
+        ("force-release", &scripts.force_release),
+        ("release", &scripts.release),
     ] {
-        let text = [prelude, TEST_PROLOGUE, &state, &text].concat();
-        let Reply::Bulk(sha) = raw.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
+        let Reply::Bulk(sha) = raw.command(&["SCRIPT", "LOAD", script.text()]).await.expect("an answer") else {
             panic!("{name} is not a script")
         };
         stored.push((name, sha));

@@ -40,7 +40,8 @@ impl StoredRecords {
     pub(super) fn new(prefix: String) -> Self {
         let script = |parts: &[&str]| CachedScript::new([&[lua::PRELUDE, lua::SERVER_TIME], parts].concat().concat());
         let (get, set) = (include_str!("scripts/get_record.lua"), include_str!("scripts/set_record.lua"));
-        let (record, strict) = (StoredRecord::LAYOUT.lua(), lua::strict());
+        let record = lua::FORMAT_CHECK.to_owned() + &StoredRecord::LAYOUT.functions();
+        let strict = lua::strict();
         Self {
             prefix,
             get: script(&[get]),

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use crate::redis_client::keys::named_key;
 use crate::redis_client::values::{kind_of, not_ours};
 use crate::redis_client::{
-    CachedScript, Contender, ForceReleased, Granted, RUN_DIGITS, Reader, Recheck, Rest, Stored, StoredContender,
-    layout, lua,
+    CachedScript, Contender, ForceReleased, Granted, Layout, RUN_DIGITS, Reader, Recheck, Rest, Stored,
+    StoredContender, expand, layout, lua,
 };
 use crate::types::{ClaimId, Result, Token};
 
@@ -147,6 +147,17 @@ layout! {
     }
 }
 
+/// The layouts that the scripts name.
+const LAYOUTS: [Layout; 7] = [
+    SimpleState::LAYOUT,
+    QueueState::LAYOUT,
+    StoredClaim::LAYOUT,
+    StoredContender::LAYOUT,
+    Group::LAYOUT,
+    Granted::LAYOUT,
+    Recheck::LAYOUT,
+];
+
 /// The scripts of one engine.
 #[derive(Debug)]
 pub struct Scripts {
@@ -185,8 +196,8 @@ impl Scripts {
     }
 
     fn assemble(prologue: &str) -> Self {
-        let state = lua::functions(&[SimpleState::LAYOUT, StoredContender::LAYOUT]);
-        let group = Group::LAYOUT.lua();
+        let state = lua::FORMAT_CHECK.to_owned() + &lua::functions(&[SimpleState::LAYOUT, StoredContender::LAYOUT]);
+        let group = Group::LAYOUT.functions();
         let claims = lua::functions(&[
             QueueState::LAYOUT,
             StoredClaim::LAYOUT,
@@ -197,11 +208,11 @@ impl Scripts {
         ]);
         let table = [&claims, lua!("table")].concat();
         let simple_state = lua!("simple_state");
-        let script = |parts: &[&str]| CachedScript::new([&[lua::PRELUDE], parts].concat().concat());
+        let script = |parts: &[&str]| CachedScript::new(expand(&[&[lua::PRELUDE], parts].concat().concat(), &LAYOUTS));
         // The first part of a script handles the common case alone, before the functions of the
         // other cases are made.
         let step = |first: &str, rest: &str| {
-            script(&[lua::SERVER_TIME, prologue, &state, simple_state, first, &group, &table, rest])
+            script(&[lua::SERVER_TIME, prologue, simple_state, first, &state, &group, &table, rest])
         };
         let try_read = lua!("try_read_simple");
         Self {
@@ -209,12 +220,13 @@ impl Scripts {
             heartbeat: step(lua!("heartbeat"), lua!("heartbeat_end")),
             // Most releases do not need the time.
             release: script(&[
-                &state,
-                &group,
                 lua!("release"),
                 lua::SERVER_TIME,
                 prologue,
                 simple_state,
+                lua!("release_hand_off"),
+                &state,
+                &group,
                 &table,
                 lua!("release_end"),
             ]),
@@ -229,7 +241,7 @@ impl Scripts {
                 &table,
                 lua!("renew_end"),
             ]),
-            renew_groups: script(&[lua::SERVER_TIME, &group, lua!("renew_groups")]),
+            renew_groups: script(&[lua::SERVER_TIME, lua::FORMAT_CHECK, &group, lua!("renew_groups")]),
             check_group_members: script(&[lua::SERVER_TIME, &state, try_read, lua!("check_group_members")]),
             force_release: step("", lua!("force_release")),
             acquire_all: step("", lua!("acquire_all")),

@@ -17,7 +17,8 @@ use super::server::RequestKind;
 use crate::logic::quorum::{Vote, WriteReply};
 use crate::redis_client::values::{bytes, integer, not_ours};
 use crate::redis_client::{
-    CachedScript, Contender, ForceReleased, Nested, Reader, Rest, Stored, StoredContender, layout, lua as shared,
+    CachedScript, Contender, ForceReleased, Nested, Reader, Rest, Stored, StoredContender, expand, layout,
+    lua as shared,
 };
 use crate::types::{ClaimId, LockName, Owner, Result, Token};
 
@@ -90,33 +91,39 @@ macro_rules! lua {
 
 /// The scripts of one engine.
 #[derive(Debug)]
-pub(super) struct Scripts {
-    pub(super) acquire: Arc<CachedScript>,
-    pub(super) store_token: Arc<CachedScript>,
-    pub(super) renew: Arc<CachedScript>,
-    pub(super) release: Arc<CachedScript>,
-    pub(super) force_release: Arc<CachedScript>,
+pub struct Scripts {
+    pub acquire: Arc<CachedScript>,
+    pub store_token: Arc<CachedScript>,
+    pub renew: Arc<CachedScript>,
+    pub release: Arc<CachedScript>,
+    pub force_release: Arc<CachedScript>,
     /// Returns the time, and runs the first part of strict mode.
     pub(super) probe: Arc<CachedScript>,
 }
 
 impl Scripts {
     pub(super) fn new(strict: bool) -> Self {
-        let prologue = if strict { shared::strict() } else { shared::STRICT_OFF.to_owned() };
-        let state = shared::functions(&[NodeLock::LAYOUT, StoredVote::LAYOUT, StoredContender::LAYOUT]);
-        let script = |parts: &[&str]| CachedScript::new([&[shared::PRELUDE], parts].concat().concat());
+        let strict_mode = if strict { shared::strict() } else { shared::STRICT_OFF.to_owned() };
+        Self::assemble(&(shared::SERVER_TIME.to_owned() + &strict_mode))
+    }
+
+    /// `prologue` sets the time, the cool-down and the lowest token.
+    pub fn assemble(prologue: &str) -> Self {
+        let layouts = [NodeLock::LAYOUT, StoredVote::LAYOUT, StoredContender::LAYOUT];
+        let state = shared::FORMAT_CHECK.to_owned() + &shared::functions(&layouts);
+        let script =
+            |parts: &[&str]| CachedScript::new(expand(&[&[shared::PRELUDE], parts].concat().concat(), &layouts));
         // The first part of a script handles the common case alone, before the functions of the
         // other cases are made.
-        let step =
-            |first: &str, rest: &str| script(&[shared::SERVER_TIME, &prologue, &state, first, lua!("node_lock"), rest]);
-        let force_release = [&ForceReleased::LAYOUT.lua(), lua!("force_release")].concat();
+        let step = |first: &str, rest: &str| script(&[prologue, first, &state, lua!("node_lock"), rest]);
+        let force_release = [&ForceReleased::LAYOUT.functions(), lua!("force_release")].concat();
         Self {
             acquire: step(lua!("acquire_first"), lua!("acquire")),
             store_token: step(lua!("store_token_first"), lua!("store_token")),
             renew: step("", lua!("renew")),
             release: script(&[&state, lua!("release")]),
             force_release: step("", &force_release),
-            probe: script(&[shared::SERVER_TIME, &prologue, "return now"]),
+            probe: script(&[prologue, "return now"]),
         }
     }
 

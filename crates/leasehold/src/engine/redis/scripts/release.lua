@@ -4,24 +4,26 @@
 local key, id = KEYS[1], ARGV[2]
 local main = call('HGET', key, 'm')
 if not main then return 0 end
--- The common case: no claim waits. Neither time nor the functions below are needed.
-local simple = read_simple(main)
-if simple then
-  if simple.claim ~= id then return 0 end
-  local group_key = simple.group
-  simple.since, simple.claim, simple.group, simple.contender = 0, NONE, '', ''
-  local free = write_simple(simple)
-  if type(redis.pcall('HSET', key, 'm', free)) == 'table' then
-    -- A server that is out of memory lets a script continue once it has written. HDEL needs no
-    -- memory.
-    call('HDEL', key, '')
-    call('HSET', key, 'm', free)
+-- The common case: no claim waits. Neither the time nor the functions below are needed.
+if IS(simple, main) then
+  READ(held, simple, main)
+  if held_claim ~= id then return 0 end
+  local group_key = held_group
+  local group = group_key ~= '' and call('GET', group_key)
+  if not group or IS(group, group) then
+    held_since, held_claim, held_group = 0, NONE, ''
+    local free = WRITE(held, simple)
+    if type(redis.pcall('HSET', key, 'm', free)) == 'table' then
+      -- A server that is out of memory lets a script continue once it has written. HDEL needs no
+      -- memory.
+      call('HDEL', key, '')
+      call('HSET', key, 'm', free)
+    end
+    if group then
+      READ(left, group, group)
+      left_count = left_count - 1
+      call('SET', group_key, WRITE(left, group), 'KEEPTTL')
+    end
+    return 1
   end
-  local text = group_key ~= '' and call('GET', group_key)
-  if text then
-    local group = read_group(text) or refuse(text)
-    group.count = group.count - 1
-    call('SET', group_key, write_group(group), 'KEEPTTL')
-  end
-  return 1
 end

@@ -8,10 +8,3 @@ local function later_expiry(kept, ttl)
   if now_secs + secs + RETENTION / 2 > kept then return now_secs + secs + RETENTION end
   return kept
 end
-
--- Whether the lease in a simple state has certainly ended. What another run wrote, or a clock that
--- was ahead, counts from when this run first sees it. A group is not looked up.
-local function is_over(simple)
-  return simple.group == '' and simple.run == RUN and simple.since <= now
-    and simple.since + read_contender(simple.contender).ttl <= now
-end

@@ -10,15 +10,17 @@ local key, id, attempt, token = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(AR
 local text = call('GET', key)
 -- The common case, as in acquire_first.lua: only the caller's claim is here, live and without a
 -- token, and the token is above all known ones.
-local lock = text and (read_node_lock(text) or refuse(text))
-if cool_down_until == 0 and lock and lock.votes ~= '' and token > math.max(lock.ended_token, min_token) then
-  local vote, next = read_vote(lock.votes)
-  local ttl = read_contender(vote.contender).ttl
-  if next > #lock.votes and vote.claim == id and vote.attempt == attempt and vote.token == 0
-    and vote.since + ttl > now and vote.since <= now then
-    vote.token, vote.since, lock.votes = token, now, ''
-    local keep = math.ceil((math.max(now, token) - now + ttl) / 1000000) + ARGV[1]
-    call('SET', key, write_node_lock(lock) .. write_vote(vote), 'EX', keep)
-    return { 'stored' }
+if cool_down_until == 0 and text and IS(node_lock, text) then
+  READ(lock, node_lock, text)
+  if lock_next <= #text and token > math.max(lock_ended_token, min_token) then
+    READ(vote, vote, text, lock_next)
+    READ(wants, contender.ttl, vote_contender)
+    if vote_next > #text and vote_claim == id and vote_attempt == attempt and vote_token == 0
+      and vote_since + wants_ttl > now and vote_since <= now then
+      vote_token, vote_since = token, now
+      local keep = math.ceil((math.max(now, token) - now + wants_ttl) / 1000000) + ARGV[1]
+      call('SET', key, WRITE(lock, node_lock) .. WRITE(vote, vote), 'EX', keep)
+      return { 'stored' }
+    end
   end
 end
