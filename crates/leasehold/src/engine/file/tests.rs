@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::FutureExt;
 
 use super::layout::{self, COUNTERS_OFFSET, Counters, PAGE_SIZE, SLOTS_OFFSET};
+use super::wakeups::Notification;
 use crate::clock::{Clock, ManualClock};
 use crate::engine::{AcquireReply, Engine, EngineUrl, LockView, RenewReply};
 use crate::{Claim, ErrorKind, LockName, LockOptions, Locks, LostReason, Mode, Token};
@@ -386,14 +387,17 @@ async fn a_late_notification_of_an_old_grant_is_ignored() {
     let answer = Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
     let AcquireReply::Granted(grant) = answer else { panic!("{answer:?}") };
     Arc::clone(&waiter).attempt(Arc::clone(&waits), true).await.unwrap();
-    // In the format of earlier versions: kind 2, the claim, its token and the end of its lease.
+    // In the format of earlier versions: kind 2, the claim, its token and the end of its lease. It is
+    // ignored. Today's format, which follows it, says only that the claim must check its state.
     let mut late = vec![2];
     late.extend(waits.id.bits().to_le_bytes());
     late.extend(grant.token.0.to_le_bytes());
     late.extend(Clock::system().now().saturating_add(LONG_TTL).as_nanos().to_le_bytes());
     let session = waiter.session();
     let socket = session.folder.clients.path_by_handle(&super::folder::socket_file(session.client.id));
-    std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(&late, socket).unwrap();
+    let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    sender.send_to(&late, &socket).unwrap();
+    sender.send_to(&Notification::CheckState.encode(waits.id), &socket).unwrap();
     let answer = Arc::clone(&waiter).wait(Arc::clone(&waits), Duration::from_secs(120)).await.unwrap();
     assert!(matches!(answer, AcquireReply::Queued { ahead: 0, .. }), "{answer:?}");
     // A true notification takes effect.

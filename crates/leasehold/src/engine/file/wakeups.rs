@@ -47,7 +47,7 @@ const MESSAGE_LEN: usize = 18;
 
 impl Notification {
     /// The message that reports this about a claim.
-    fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
+    pub(super) fn encode(self, claim: ClaimId) -> [u8; MESSAGE_LEN] {
         let mut message = [0; MESSAGE_LEN];
         message[0] = FORMAT as u8;
         message[1] = match self {
