@@ -71,8 +71,10 @@ fn run_task(task: &str) -> TaskResult {
             run_cargo(&[&["run", "--profile", "dist", "--package", "leasehold-bench", "--"], &words[..]].concat())
         }
         "soak" => {
-            let soak = ["run", "--release", "--package", "leasehold-verify", "--bin", "leasehold-soak", "--"];
-            run_cargo(&[&soak[..], &words[..]].concat())
+            let data_folder = data_folder::ServerDataFolder::new();
+            let mut cargo = cargo_command();
+            data_folder.set_tmpdir(&mut cargo);
+            run_command(cargo.args(nightly::SOAK_COMMAND).args(words))
         }
         "--help" | "help" => {
             print_line(HELP);

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::data_folder::ServerDataFolder;
 use crate::part_runner::{self, PartRunner, Tier, report_failures};
 use crate::programs::{self, Lint};
 use crate::{TaskResult, cargo_command, gate, print_line, repeat, run_command, setup, versions};
@@ -113,6 +114,11 @@ pub(crate) fn run_nightly(root: &Path, arguments: &[String]) -> TaskResult {
 /// Runs cargo within the time limit of a part. `cargo run` becomes the program it runs, so the limit
 /// ends that program.
 fn run_cargo(arguments: &[&str]) -> TaskResult {
+    run_limited(arguments, |_| {})
+}
+
+/// As above; `prepare` sets the program's environment.
+fn run_limited(arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> TaskResult {
     let cargo = cargo_command();
     let mut limited = Command::new("timeout");
     limited.args(["--foreground", "--kill-after=10s", part_runner::NIGHTLY_LIMIT]).arg(cargo.get_program());
@@ -122,6 +128,7 @@ fn run_cargo(arguments: &[&str]) -> TaskResult {
             None => limited.env_remove(name),
         };
     }
+    prepare(&mut limited);
     run_command(limited.args(arguments))
 }
 
@@ -189,10 +196,18 @@ fn run_tests(root: &Path, packages: &[&str]) -> TaskResult {
     report_failures(&failed)
 }
 
+/// Runs the soak; its options follow.
+pub(crate) const SOAK_COMMAND: [&str; 8] =
+    ["run", "--release", "--locked", "--package", "leasehold-verify", "--bin", "leasehold-soak", "--"];
+
 fn run_soak(_: &Path) -> TaskResult {
-    let soak = ["run", "--release", "--locked", "--package", "leasehold-verify", "--bin", "leasehold-soak"];
-    // Histories mostly wait: twelve at once use two cores, and leave time to judge time bounds.
-    run_cargo(&[&soak[..], &["--", "--histories", "10", "--at-once", "12"]].concat())
+    // Histories mostly wait: twelve at once use two cores, and leave time to judge time bounds. A
+    // disk that other programs use would stop all servers of a history for seconds.
+    let data_folder = ServerDataFolder::new();
+    print_line(&format!("==> the servers store their data {}", data_folder.describe()));
+    run_limited(&[&SOAK_COMMAND[..], &["--histories", "10", "--at-once", "12"]].concat(), |limited| {
+        data_folder.set_tmpdir(limited);
+    })
 }
 
 /// Which parts passed on which version of the code.
