@@ -13,7 +13,7 @@ use super::common::{Arguments, EngineLocation, Failure};
 pub(crate) const ENDED_LINE: &str = "ended";
 
 /// The time limit for each report of a host, on every engine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The engine, and the number of the host that this process plays; `None` for the process that
 /// starts the hosts.

@@ -42,7 +42,7 @@ fn part_load(part: &TestPart) -> PartLoad {
             // CPU-only tests: one core is enough, and tests that wait for servers use the other.
             load(1, 60)
         }
-        // Histories limit themselves to two at a time, each with five processes.
+        // Histories limit themselves, and mostly wait.
         [_, "histories", ..] => load(MAX_CONCURRENT_TESTS, 3000),
         [_, _, "smoke"] => load(4, 90),
         [_, "suite", "zookeeper" | "redlock" | "mysql" | "postgres" | "redis_cluster"] => load(4, 60),

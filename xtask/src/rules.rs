@@ -22,7 +22,7 @@ const VIRTUAL_TIME: [&str; 2] = ["simulation", "scripted_server_tests"];
 /// All sources with tests: test folders, and modules beside the code.
 fn test_sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
-    let mut folders = vec![root.join("crates")];
+    let mut folders = ["crates", "examples", "bench/src"].map(|folder| root.join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();

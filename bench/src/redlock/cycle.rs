@@ -220,9 +220,9 @@ fn report_comparisons(report: &mut Report, rows: &[VariantResults]) {
         &rows[BASELINE_TWO_OF_THREE].p50,
         ANY,
     );
-    compare("redlock: CPU time of of_five processes", &five.total_cpu(), one_node, &single.total_cpu(), ANY);
+    compare("redlock: CPU time of all processes", &five.total_cpu(), one_node, &single.total_cpu(), ANY);
     compare(
-        "redlock: CPU time of of_five processes",
+        "redlock: CPU time of all processes",
         &five.total_cpu(),
         of_three,
         &rows[BASELINE_THREE_OF_FIVE].total_cpu(),

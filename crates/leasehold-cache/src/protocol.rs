@@ -15,7 +15,7 @@ use crate::logic::{
 };
 use leasehold_internals::redis::keys::named_key;
 use leasehold_internals::redis::values::{bytes, integer};
-use leasehold_internals::redis::{CachedScript, Field, FieldType, Reader, Stored, expand, layout, lua};
+use leasehold_internals::redis::{CachedScript, Field, FieldType, Layout, Reader, Stored, expand, layout, lua};
 
 /// The default prefix of the cache's keys. It differs from the locks' prefix: a cache may be
 /// evicted, and locks may not.

@@ -60,7 +60,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if contenders.is_empty() {
         return report_no_match(&args, &view, &url);
     }
-    tracing::warn!(%name, evicted = contenders.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
+    tracing::warn!(%name, evicted = contenders.len(), fence = token.map(|t| t.0), reason = args.reason, "force released");
     let text = if args.output.json {
         let evicted = contenders.iter().map(ContenderJson::new).collect();
         let reason = args.reason.as_deref();

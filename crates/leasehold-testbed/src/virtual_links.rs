@@ -143,7 +143,10 @@ impl Drop for VirtualLinks {
 fn run_ip_batch(command: &mut Command, lines: &str) -> Result<()> {
     let failed = || Error::io(format!("ip {}", lines.trim_end().replace('\n', "; ip ")));
     let command = command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed())?;
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::not_installed("ip", "iproute2"),
+        _ => failed()(error),
+    })?;
     if let Some(mut input) = child.stdin.take() {
         input.write_all(lines.as_bytes()).map_err(failed())?;
     }

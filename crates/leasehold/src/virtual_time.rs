@@ -69,7 +69,11 @@ pub(crate) fn run_seed<T>(seed: u64, simulation: impl Future<Output = T>) -> T {
     outcome
 }
 
-/// Does the runs with the seeds 0 to `seeds` on two threads, or only the run that `LEASEHOLD_SEED`
+/// How many times as many seeds the nightly run tries.
+const NIGHTLY_FACTOR: u64 = 10;
+
+/// Does the runs with the seeds 0 to `seeds` on two threads (nightly: [`NIGHTLY_FACTOR`] times as
+/// many), or only the run that `LEASEHOLD_SEED`
 /// requests. Panics if a run violates a guarantee, or if all runs together count an event of
 /// `min_counts` less often than required: a violation might then not show. `run_one` gets the seed,
 /// and whether to keep a log. Returns the counts of all runs.
@@ -87,7 +91,7 @@ pub(crate) fn run_many_seeds(
         return report.counts;
     }
     let requested_seeds = number("LEASEHOLD_SEEDS");
-    let seeds = requested_seeds.unwrap_or(seeds);
+    let seeds = requested_seeds.unwrap_or(if cfg!(feature = "nightly") { seeds * NIGHTLY_FACTOR } else { seeds });
     let next = AtomicU64::new(0);
     let work = || {
         let mut reports = Vec::new();

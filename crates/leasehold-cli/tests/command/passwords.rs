@@ -156,14 +156,14 @@ async fn postgresql_password_files_are_used() {
             command.env_remove("PGPASSWORD").env("PGPASSFILE", none).env(variable, value);
             crate::common::CommandOutput(command.output().unwrap())
         };
-        run("X", "").assert_failed(69, "");
+        run("X", "").assert_failed(69, "asks for a password");
         let file = place.path("pgpass");
         write_private(&file, &format!("# a comment\n127.0.0.1:{port}:test:leasehold:password\n"));
         run("PGPASSFILE", file.to_str().unwrap()).assert_ok();
         run("PGPASSWORD", "password").assert_ok();
         // A file that other users can read is not used, as with PostgreSQL's own tools.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        run("PGPASSFILE", file.to_str().unwrap()).assert_failed(69, "");
+        run("PGPASSFILE", file.to_str().unwrap()).assert_failed(69, "asks for a password");
     })
     .await
     .unwrap();

@@ -148,13 +148,13 @@ fn a_port_that_is_not_redis_is_reported_as_such() {
     let place = TestFolder::new();
     let web = start_non_redis_server("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
     let output = place
-        .run(["ls", "--engine", &format!("redis://{web}")])
+        .run(["ls", "--connect-timeout", "0", "--engine", &format!("redis://{web}")])
         .assert_failed(69, "answered, but is not Redis")
         .stderr();
     assert!(output.contains(&web.to_string()) && !output.contains("Parse error"), "{output}");
     let database = start_non_redis_server("");
     place
-        .run(["ls", "--engine", &format!("redis://{database}")])
+        .run(["ls", "--connect-timeout", "0", "--engine", &format!("redis://{database}")])
         .assert_failed(69, "closed the connection before it answered")
         .assert_failed(69, "is it Redis?");
     for (url, meant) in [("127.0.0.1:6379", "redis://127.0.0.1:6379"), ("/srv/locks", "file:///srv/locks")] {

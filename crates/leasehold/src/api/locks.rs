@@ -312,7 +312,7 @@ impl Locks {
             .call_bounded(Arc::clone(&self.shared.manager.engine).force_release(name.clone(), claim, reason.to_owned()))
             .await;
         let outcome = outcome.map_err(|error| error.about_lock(&name))?;
-        tracing::warn!(%name, ?claim, fence = outcome.fence_token.map(|token| token.0), by = ?self.shared.holder, "claim force released");
+        tracing::warn!(%name, ?claim, fence = outcome.fence_token.map(|token| token.0), by = ?self.shared.holder, "force released");
         Ok(outcome)
     }
 

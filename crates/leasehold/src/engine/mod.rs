@@ -404,9 +404,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         unsupported_step(self.capabilities(), "force release")
     }
 
-    /// Whether a claim that ended after a release request ended by a release. `Some(false)`: no
-    /// release is known. `None`: the engine does not store that. The caller then decides by
-    /// [`ContenderView::remaining`]: a claim that ended before its lease could expire was released.
+    /// After a release request: whether the holder released the claim, or its lease expired.
+    /// `Some(false)`: no release is known. `None`: the engine does not store that. The caller then
+    /// decides by [`ContenderView::remaining`]: a claim that ended before its lease could expire was
+    /// released.
     ///
     /// Only an engine that does not know when a lease ends overrides this. It may return
     /// `Some(true)` only once, because it may delete what it stored about the release.

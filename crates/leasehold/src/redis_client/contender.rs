@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::layout::{Rest, Stored, layout};
+use super::layout::{Field, Layout, Rest, Stored, layout};
 use super::values::{Reader, kind_of};
 use crate::engine::LockOptions;
 use crate::types::{ClaimId, Holder, Mode, Token};

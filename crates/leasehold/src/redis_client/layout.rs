@@ -241,7 +241,7 @@ pub trait Stored: Sized {
 }
 
 /// Defines a stored value: its name in the scripts, its kind if it is a value of its own, and its
-/// fields.
+/// fields. `Field`, `Layout`, `Reader` and `Stored` must be in scope.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! stored_layout {
@@ -257,19 +257,19 @@ macro_rules! stored_layout {
             $($(#[$field_attribute])* pub $field: $type,)*
         }
 
-        impl $crate::internals::redis::Stored for $name {
-            const LAYOUT: $crate::internals::redis::Layout = $crate::internals::redis::Layout {
+        impl Stored for $name {
+            const LAYOUT: Layout = Layout {
                 name: $lua,
                 kind: [$(Some($kind),)? None][0],
-                fields: &[$((stringify!($field), <$type as $crate::internals::redis::Field>::TYPE),)*],
+                fields: &[$((stringify!($field), <$type as Field>::TYPE),)*],
             };
 
-            fn parse(reader: &mut $crate::internals::redis::Reader<'_>) -> Option<Self> {
-                Some(Self { $($field: $crate::internals::redis::Field::parse(reader)?,)* })
+            fn parse(reader: &mut Reader<'_>) -> Option<Self> {
+                Some(Self { $($field: Field::parse(reader)?,)* })
             }
 
             fn append(&self, value: &mut Vec<u8>) {
-                $($crate::internals::redis::Field::append(&self.$field, value);)*
+                $(Field::append(&self.$field, value);)*
             }
         }
     };

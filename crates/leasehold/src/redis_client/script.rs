@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use redis::{Cmd, Script};
 
-use super::layout::{Rest, layout};
+use super::layout::{Field, Layout, Rest, Stored, layout};
+use super::values::Reader;
 use crate::types::Token;
 
 /// A script that the server may have stored.

@@ -53,9 +53,9 @@ async fn a_release_without_memory_does_not_end_the_owners_other_claims() {
     assert!(left > LASTING.as_millis() as i64 / 2, "the record of a claim that lasts {LASTING:?} ends in {left} ms");
 }
 
-/// The cost of a renewal grows linearly with the number of an owner's claims, not quadratically.
+/// More claims of one owner than one renewal request names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewal_cost_is_linear_in_an_owners_claims() {
+async fn many_claims_of_one_owner_are_renewed() {
     let (fixture, ahead) = (Fixture::shared().await, ShiftedClock::new());
     let (locks, owner) = (fixture.locks_with_clock(&ahead).await, Owner::new());
     let mut guards = Vec::new();
@@ -108,7 +108,7 @@ async fn a_ttl_shorter_than_the_drift_is_refused() {
         )
         .await;
         let ttl = Duration::from_secs(fits);
-        drop(locks.mutex("a").ttl(ttl).lock().await.expect("the lock"));
+        drop(eventually(TEST_TIMEOUT, || async { locks.mutex("a").ttl(ttl).lock().await }).await);
         eventually(TEST_TIMEOUT, || locks.flush()).await;
         if fits > 2 {
             let error = locks.mutex("a").try_lock().await.expect_err("the drift leaves no lease");

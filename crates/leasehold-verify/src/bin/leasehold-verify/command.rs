@@ -81,7 +81,8 @@ Files, in the folder of --out:
   verify-ENGINE-WORKLOAD-SEED.html    the report: open it in a browser
   The next run with the same options overwrites both; --out keeps them apart.
 
-Exit codes:    0   every guarantee held; with --guard off: the checker found a violation
+Exit codes:
+    0   every guarantee held; with --guard off: the checker found a violation
     1   a guarantee was broken; with --guard off: the checker found none;
         also if no call succeeded, the checker reached its limit, or the
         history of --check has no end

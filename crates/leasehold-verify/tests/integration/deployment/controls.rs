@@ -10,7 +10,7 @@ use leasehold_verify::history::FaultKind;
 use leasehold_verify::rng::Rng;
 use tokio::task::JoinSet;
 
-use crate::deployment::fixture::{client, wait_for_grant};
+use crate::deployment::fixture::{TEST_TIMEOUT, client, wait_for_grant};
 
 /// The TTL of all leases: longer than a server takes to restart, and Sentinels to replace one, on a
 /// busy machine.
@@ -51,7 +51,7 @@ async fn acquire_until_fault_begins(
 
 /// Waits until a client holds enough locks.
 async fn wait_until_locks_are_held(held: &HeldGuards) {
-    leasehold_testbed::eventually(TTL * 10, || async {
+    leasehold_testbed::eventually(TEST_TIMEOUT, || async {
         let count = held.lock().expect("no panic").len();
         if count >= MIN_HELD_LOCKS { Ok(()) } else { Err(format!("{count} locks")) }
     })

@@ -201,7 +201,7 @@ impl LeaseManager {
         }
         if applicable(events.release_requested).is_some() && claim.lease.request_release() {
             let token = claim.lease.token().0;
-            tracing::warn!(name = %claim.name(), token, "an operator asks for the release of this lock");
+            tracing::warn!(name = %claim.name(), token, "release requested");
             self.metrics.increment("leasehold_release_requested_total", None);
         }
         if applicable(events.maybe_lost).is_some_and(|at| self.renewals.mark_maybe_lost(claim, at)) {

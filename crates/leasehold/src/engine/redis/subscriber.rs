@@ -71,7 +71,7 @@ impl LinkListener for Subscriber {
                         self.losses.report_lost(claim);
                     }
                     Some(Message::ReleaseRequested(ReleaseRequested { claim, reason })) => {
-                        tracing::info!(?claim, %reason, "asked to release");
+                        tracing::info!(?claim, %reason, "release requested");
                         self.losses.report_release_request(claim);
                     }
                     None => tracing::warn!("the inbox received a message in an unknown format"),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::redis_client::keys::named_key;
 use crate::redis_client::values::{kind_of, not_ours};
 use crate::redis_client::{
-    CachedScript, Contender, ForceReleased, Granted, Layout, RUN_DIGITS, Reader, Recheck, Rest, Stored,
+    CachedScript, Contender, Field, ForceReleased, Granted, Layout, RUN_DIGITS, Reader, Recheck, Rest, Stored,
     StoredContender, expand, layout, lua,
 };
 use crate::types::{ClaimId, Result, Token};

@@ -228,13 +228,13 @@ async fn keep_probing(node: Weak<Node>, clock: Clock, listener: Arc<NodeListener
                 }
                 listener.is_unresponsive.store(false, Ordering::SeqCst);
                 if was_silent {
-                    tracing::debug!(address = %node.address, "answers again");
+                    tracing::debug!(address = %node.address, "responds again");
                     listener.losses.report_resync();
                 }
                 node.deliver_releases().await;
             }
             Err(error) => {
-                tracing::debug!(%error, address = %node.address, "does not answer");
+                tracing::debug!(%error, address = %node.address, "does not respond");
                 failures += 1;
             }
         }

@@ -17,8 +17,8 @@ use super::server::RequestKind;
 use crate::logic::quorum::{Vote, WriteReply};
 use crate::redis_client::values::{bytes, integer, not_ours};
 use crate::redis_client::{
-    CachedScript, Contender, ForceReleased, Nested, Reader, Rest, Stored, StoredContender, expand, layout,
-    lua as shared,
+    CachedScript, Contender, Field, ForceReleased, Layout, Nested, Reader, Rest, Stored, StoredContender, expand,
+    layout, lua as shared,
 };
 use crate::types::{ClaimId, LockName, Owner, Result, Token};
 

@@ -289,6 +289,10 @@ fn connect_failure(error: Native) -> Failure {
         None if is_wrong_protocol(&error.to_string()) || is_wrong_protocol(&root_cause(&error)) => {
             Failure::WrongProtocol(root_cause(&error))
         }
+        // The server asks for a password, and the client has none: no SQLSTATE was sent.
+        None if root_cause(&error).contains("password missing") => {
+            Failure::refused("28P01", "it asks for a password, and none is given")
+        }
         None => Failure::Unreachable(root_cause(&error)),
     }
 }
