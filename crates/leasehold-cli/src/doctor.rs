@@ -31,9 +31,9 @@ Examples:
   leasehold doctor --engine redis+sentinel://s1,s2,s3/mymaster --ttl 10s
   leasehold doctor --engine redis+cluster://n1,n2,n3 --json
   leasehold doctor --engine 'redlock://h1,h2,h3,h4,h5?strict=30s'
-  leasehold doctor --engine zookeeper://user:secret@zk1,zk2,zk3
-  leasehold doctor --engine mysql://user:secret@db1/shop
-  leasehold doctor --engine postgres://user:secret@db1,db2/shop
+  leasehold doctor --engine zookeeper://zk1,zk2,zk3
+  leasehold doctor --engine 'mysql://app@db1/shop?password-file=/etc/db1.pw'
+  leasehold doctor --engine-file /etc/leasehold/engine   # with a password
   leasehold doctor || mail -s 'locks are not safe' ops@example.org
 
 Levels:

@@ -27,12 +27,9 @@ struct EvictedJson<'a> {
 
 /// Force releases the selected claims, or with --graceful requests their release; prints the result
 /// and returns the exit code.
-pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
+pub(crate) async fn evict(mut args: EvictArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
-    if args.claim.as_deref().is_some_and(|claim| claim.trim().is_empty()) {
-        let message = "--claim is empty and would match every holder and waiter: give the first digits of a claim, as `leasehold show` prints them";
-        return Err(Failure::usage(message));
-    }
+    args.claim = args.claim.as_deref().map(parse_claim_digits).transpose()?;
     let needs_confirmation = !args.yes;
     if needs_confirmation && !isatty(io::stdin()) {
         return Err(Failure::usage(
@@ -76,6 +73,18 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     };
     output::write_stdout(&text)?;
     Ok(0)
+}
+
+/// The first digits of a claim that the user gave, perhaps with the `…` that `show` prints after
+/// them. None at all would match every holder and waiter.
+fn parse_claim_digits(text: &str) -> Result<String, Failure> {
+    let digits = text.trim().trim_end_matches(['…', '.']).to_ascii_lowercase();
+    let problem = match digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
+        true if digits.is_empty() => "--claim is empty and would match every holder and waiter".to_owned(),
+        true => return Ok(digits),
+        false => format!("--claim {text:?} has other characters than hexadecimal digits"),
+    };
+    Err(Failure::usage(format!("{problem}: give the first digits of a claim, as `leasehold show` prints them")))
 }
 
 /// The claims that --token or --claim selects; without either, all holders.

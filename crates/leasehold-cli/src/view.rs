@@ -111,9 +111,9 @@ pub(crate) fn format_claim_id(id: ClaimId) -> String {
     digits
 }
 
-/// Whether a claim's id starts with these hexadecimal digits.
+/// Whether a claim's id starts with these hexadecimal digits, in lower case.
 pub(crate) fn claim_starts_with(id: ClaimId, prefix: &str) -> bool {
-    claim_hex(id).starts_with(&prefix.trim_end_matches('…').to_ascii_lowercase())
+    claim_hex(id).starts_with(prefix)
 }
 
 /// All 32 hexadecimal digits of a claim's id.

@@ -1,6 +1,5 @@
 //! The commands that control jobs: pause, resume, run now, reset, forget.
 
-use leasehold::DEFAULT_TTL;
 use leasehold_schedule::Jobs;
 
 use super::args::ControlArgs;
@@ -17,13 +16,17 @@ pub(super) enum ControlAction {
     Forget,
 }
 
+/// What `forget` says of a job that the engine does not know.
+const NO_RECORD: &str = "had no record";
+
 /// Applies the action to each job, and prints the results. Returns the exit code.
 pub(super) async fn run_control(action: ControlAction, args: ControlArgs) -> Result<u8, Failure> {
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let (locks, url) = args.engine.open_read_only().await?;
     let jobs = Jobs::new(&locks)?;
     let mut code = 0;
     for job in &args.jobs {
         match apply_action(&jobs, action, job).await {
+            Ok(NO_RECORD) => output::write_stdout(&format!("{}: {NO_RECORD} on {url}\n", escape_control_chars(job)))?,
             Ok(result) => output::write_stdout(&format!("{}: {result}\n", escape_control_chars(job)))?,
             // After a failure, the other jobs are still handled.
             Err(error) => {
@@ -53,6 +56,6 @@ async fn apply_action(jobs: &Jobs, action: ControlAction, job: &str) -> leasehol
             "schedule restarted"
         }
         ControlAction::Forget if jobs.remove(job).await? => "record deleted",
-        ControlAction::Forget => "had no record",
+        ControlAction::Forget => NO_RECORD,
     })
 }

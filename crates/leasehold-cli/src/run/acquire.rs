@@ -42,7 +42,7 @@ pub(super) async fn acquire(
             waiting.clear();
             return Ok(AcquireResult::Interrupted(signal));
         }
-        failure = reentry::detect_deadlock(locks, plan, ancestors) => {
+        failure = reentry::detect_deadlock(locks, plan, ancestors, report) => {
             waiting.clear();
             return Err(failure);
         }

@@ -87,11 +87,10 @@ pub(super) fn refuse_possible_deadlock(locks: &Locks, plan: &Plan, ancestors: &A
 }
 
 /// Returns the error when an enclosing run holds the lock that this run waits for: each would wait
-/// for the other. Otherwise never returns.
-pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors) -> Failure {
-    let can_detect =
-        plan.wait_limit == WaitLimit::Unlimited && locks.capabilities().inspection && !ancestors.is_empty();
-    if !can_detect {
+/// for the other. Only warns if the wait is bounded. Otherwise never returns.
+pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ancestors, report: &Report) -> Failure {
+    let waits = plan.wait_limit != WaitLimit::NoWait;
+    if !waits || !locks.capabilities().inspection || ancestors.is_empty() {
         return std::future::pending().await;
     }
     loop {
@@ -104,7 +103,11 @@ pub(super) async fn detect_deadlock(locks: &Locks, plan: &Plan, ancestors: &Ance
         };
         let holds = format!("the enclosing run {} holds it with token {}", view::format_process(contender), hold.token);
         let why = if hold.owner.is_none() { "a job's lock has no re-entry" } else { "LEASEHOLD_OWNER is not set" };
-        return deadlock_error(locks, plan, &holds, why);
+        if plan.wait_limit == WaitLimit::Unlimited {
+            return deadlock_error(locks, plan, &holds, why);
+        }
+        report.warn(&self_wait_message(locks, plan, &holds, why));
+        return std::future::pending().await;
     }
 }
 
@@ -119,7 +122,9 @@ pub(super) async fn warn_of_possible_deadlock(
 ) -> std::convert::Infallible {
     if plan.wait_limit != WaitLimit::NoWait && !locks.capabilities().inspection {
         let (name, url) = (&plan.name, locks.url());
-        if let Some(other) = ancestors.may_hold_elsewhere(&url, name.as_str()) {
+        if ancestors.may_hold(&url, name.as_str()) {
+            report.warn(&self_wait_message(locks, plan, "an enclosing run holds it", "this engine has no re-entry"));
+        } else if let Some(other) = ancestors.may_hold_elsewhere(&url, name.as_str()) {
             // A lock that is free needs no warning.
             tokio::time::sleep(INSPECT_INTERVAL).await;
             report.warn(&format!(
@@ -143,8 +148,11 @@ fn is_blocking(contender: &ContenderView, mode: RunMode) -> bool {
 /// The error for a run that would wait for itself: `holds` says which run holds the lock, and `why`
 /// says why that hold cannot be re-entered.
 fn deadlock_error(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> Failure {
-    let (name, url) = (&plan.name, locks.url());
-    Failure::usage(format!(
-        "lock {name} on {url}: {holds}, and {why}: this run would wait for itself; give a time with -w, or run it outside"
-    ))
+    let message = self_wait_message(locks, plan, holds, why);
+    Failure::usage(format!("{message}; give a time with -w, or run it outside"))
+}
+
+/// That a run waits for its own ancestor.
+fn self_wait_message(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> String {
+    format!("lock {} on {}: {holds}, and {why}: this run would wait for itself", plan.name, locks.url())
 }

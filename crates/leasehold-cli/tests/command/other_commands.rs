@@ -83,7 +83,8 @@ fn evict_needs_confirmation_and_reports_its_effect() {
     let holder = place.start_holder(&["--on-lost", "ignore"], "a");
     place.run(["evict", "a"]).assert_failed(64, "--yes");
     place.run(["evict", "--yes", "--token", "99", "a"]).assert_failed(1, "no holder matches");
-    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(1, "no holder matches");
+    place.run(["evict", "--yes", "--claim", "zzzz", "a"]).assert_failed(64, "other characters than hexadecimal");
+    place.run(["evict", "--yes", "--claim", "00000000000000", "a"]).assert_failed(1, "no holder matches");
     assert_eq!(place.holder_count("a"), 1);
     let done = parse_json(&place.run(["evict", "--yes", "--json", "--token", "1", "a"]).assert_ok().stdout());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(2), &json!(1)));
@@ -135,7 +136,7 @@ fn a_force_released_waiter_ends_with_75_and_does_not_run() {
 fn an_empty_claim_is_refused() {
     let place = TestFolder::new();
     let holder = place.start_holder(&[], "a");
-    for empty in ["", " "] {
+    for empty in ["", " ", "…", " … "] {
         place.run(["evict", "--yes", "--claim", empty, "a"]).assert_failed(64, "--claim is empty");
     }
     assert_eq!(place.holder_count("a"), 1);

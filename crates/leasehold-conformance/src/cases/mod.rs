@@ -123,6 +123,7 @@ cases! { $
         a_nested_reader_passes_a_waiting_writer [REENTRY SHARED FIFO INSPECTION]
         an_upgrade_is_refused [REENTRY SHARED]
         nested_permits_count_once_and_with_the_largest [REENTRY PERMITS]
+        two_waiters_of_one_owner_are_granted_together [REENTRY FIFO INSPECTION]
         the_same_owner_re_enters_from_another_process [REENTRY MULTI_PROCESS]
         an_expired_hold_allows_no_re_entry [REENTRY]
     }

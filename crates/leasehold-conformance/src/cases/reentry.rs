@@ -3,6 +3,7 @@
 use leasehold::engine::AcquireReply;
 use leasehold::{ErrorKind, Mode, Owner};
 use leasehold_testbed::eventually;
+use tokio::time::timeout;
 
 use crate::protocol::{ActorCommand, LockRequest};
 use crate::test_context::{LONG_TTL, TEST_TIMEOUT, TestContext};
@@ -36,6 +37,25 @@ pub async fn another_owner_waits(context: &TestContext) {
     let _ = guard.release().await.expect("a release");
     let guard = other.lock().await.expect("a lock");
     assert!(guard.token() > token, "another owner has another token");
+}
+
+/// One release grants the lock to all waiters of one owner that are next, long before any of them
+/// sends a heartbeat.
+pub async fn two_waiters_of_one_owner_are_granted_together(context: &TestContext) {
+    let (locks, other) = (context.open_locks().await, context.open_locks().await);
+    let (first, owner) = (locks.mutex("a").lock().await.expect("a lock"), Owner::new());
+    let mut waiting = Vec::new();
+    for client in [&other, &locks] {
+        let mutex = client.mutex("a").owner(&owner);
+        waiting.push(tokio::spawn(async move { mutex.lock().await.expect("a lock") }));
+        context.wait_for_waiters("a", waiting.len()).await;
+    }
+    let _ = first.release().await.expect("a release");
+    let mut guards = Vec::new();
+    for task in waiting {
+        guards.push(timeout(TEST_TIMEOUT, task).await.expect("a grant without a heartbeat").expect("no panic"));
+    }
+    assert_eq!(guards[0].token(), guards[1].token());
 }
 
 /// Two requests without an owner are two contenders, even in one task.

@@ -98,7 +98,7 @@ impl KeyScan {
         self.examined += 1;
         let expected = match key.get(prefix.len()..).unwrap_or_default() {
             [b'q', _, ..] | [b'e'] => "string",
-            [b'l' | b'r', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
+            [b'l' | b'r' | b'c' | b't', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
             _ => return self.foreign.add(key),
         };
         if key_facts.kind != expected {
@@ -128,6 +128,8 @@ impl KeyScan {
             [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
             [b'b', number @ ..] if number.len() == 32 => "string",
+            // A cache with the same prefix.
+            [b'c' | b't', b'{' | b'=' | b'~', ..] => return,
             // A lock of `redlock:`, for which this server votes, too.
             [b'q', _, ..] => "string",
             _ => return self.foreign.add(key),
@@ -263,6 +265,13 @@ mod tests {
             KeyScan { examined: 1, ..KeyScan::default() },
             "a record stays"
         );
+        for cache in ["p:c{a}", "p:t{a}"] {
+            assert_eq!(
+                scan_of_one_key(cache, "hash", "1C0001", 1, -1),
+                KeyScan { examined: 1, ..KeyScan::default() },
+                "a cache with the same prefix"
+            );
+        }
         assert_eq!(scan_of_one_key("p:l{a}", "none", "", 0, -2).examined, 0);
     }
 

@@ -235,16 +235,28 @@ fn is_known_scheme(scheme: &str) -> bool {
     SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme))
 }
 
-/// For a path or a `host:port` without a scheme: the URL that was probably meant. `None` for other
-/// texts.
+/// For a path or a `host:port` without a scheme, or a scheme without `//`: the URL that was probably
+/// meant. `None` for other texts, and for all that may have a password.
 fn suggest_url(text: &str) -> Option<String> {
-    if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
+    if text.contains('@') || text.contains("password=") {
+        return None;
+    }
+    let before_options = text.split('?').next().unwrap_or_default();
+    if text.starts_with(['/', '.', '~']) && !before_options.contains(':') {
         return Some(if text.starts_with('/') { format!("file://{text}") } else { format!("file:{text}") });
     }
-    let (host, port) = text.rsplit_once(':')?;
+    let address = before_options.split('/').next().unwrap_or_default();
+    let (host, port) = address.rsplit_once(':')?;
+    if let Some((scheme, rest)) = text.split_once(':')
+        && is_known_scheme(scheme)
+    {
+        // `file:8080` and `memory:1` are URLs.
+        let needs_slashes = !scheme.eq_ignore_ascii_case("file") && !scheme.eq_ignore_ascii_case("memory");
+        let has_address = !rest.starts_with(['/', '?']) && !rest.is_empty();
+        return (needs_slashes && has_address).then(|| format!("{scheme}://{rest}"));
+    }
     let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:".contains(c));
-    // `file:8080` and `memory:1` are URLs.
-    if !is_host || is_known_scheme(host) || port.parse::<u16>().is_err() {
+    if !is_host || port.parse::<u16>().is_err() {
         return None;
     }
     let scheme = match port {
@@ -380,6 +392,11 @@ mod tests {
             ("localhost:5432", "did you mean `postgres://localhost:5432`?"),
             ("db1:3306", "did you mean `mysql://db1:3306`?"),
             ("zk1:2181", "did you mean `zookeeper://zk1:2181`?"),
+            ("/srv/locks?mode=0770", "did you mean `file:///srv/locks?mode=0770`?"),
+            ("127.0.0.1:6379/0", "did you mean `redis://127.0.0.1:6379/0`?"),
+            ("127.0.0.1:6379?strict=30s", "did you mean `redis://127.0.0.1:6379?strict=30s`?"),
+            ("redis:127.0.0.1:6379", "did you mean `redis://127.0.0.1:6379`?"),
+            ("zookeeper:zk1,zk2/locks", "did you mean `zookeeper://zk1,zk2/locks`?"),
             ("db1", "like `redis://db1`"),
         ] {
             let message = EngineUrl::parse(text).unwrap_err().to_string();
@@ -388,8 +405,10 @@ mod tests {
         for url in ["file:8080", "memory:1", "file:/a/b", "redis://h:6379"] {
             EngineUrl::parse(url).unwrap();
         }
-        let message = EngineUrl::parse("root:hunter2@db1:3306").map(|url| url.to_string());
-        assert!(!format!("{message:?}").contains("did you mean"), "a password is not repeated");
+        for text in ["root:hunter2@db1:3306", "h1:26379?sentinel-password=hunter2", "redis:u:hunter2@h1:6379"] {
+            let message = EngineUrl::parse(text).map(|url| url.to_string());
+            assert!(!format!("{message:?}").contains("did you mean"), "a password is not repeated: {message:?}");
+        }
     }
 
     proptest! {

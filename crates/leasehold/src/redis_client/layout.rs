@@ -62,6 +62,9 @@ impl Layout {
     }
 
     /// The fields that `struct` packs, up to `last` if it is given, and their codes.
+    ///
+    /// # Panics
+    /// If no field has the name `last`.
     fn packed(&self, last: Option<&str>) -> (Vec<&'static str>, String) {
         let (mut names, mut codes) = (Vec::new(), String::from(">"));
         codes.push_str(if self.kind.is_some() { "c2" } else { "" });
@@ -73,9 +76,10 @@ impl Layout {
             }
             names.push(*name);
             if last == Some(*name) {
-                break;
+                return (names, codes);
             }
         }
+        assert!(last.is_none(), "the layout {} has no field {last:?}", self.name);
         (names, codes)
     }
 
@@ -479,6 +483,12 @@ local function write_example(value)
 end
 ";
         assert_eq!(Example::LAYOUT.functions(), expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "the layout example has no field Some(\"ide\")")]
+    fn a_field_that_does_not_exist_is_found_before_the_script_runs() {
+        expand("READ(old, example.ide, main)", &[Example::LAYOUT]);
     }
 
     #[test]

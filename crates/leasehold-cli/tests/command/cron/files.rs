@@ -39,6 +39,12 @@ fn every_mistake_in_a_file_is_reported_and_no_job_starts() {
     place.run(["cron", "empty.cron"]).assert_failed(64, "has no jobs");
     place.run(["cron", "history", "nobody"]).assert_failed(64, "no job \"nobody\"");
     place.run(["cron", "pause", "nobody"]).assert_failed(64, "no job \"nobody\"");
+    // A mistyped folder is not created.
+    let nowhere = format!("file://{}", place.path("nowhere").display());
+    place.run(["cron", "pause", "nobody", "--engine", &nowhere]).assert_failed(64, "was never used");
+    let forgotten = place.run(["cron", "forget", "nobody", "--engine", &nowhere]).assert_ok().stdout();
+    assert_eq!(forgotten, format!("nobody: had no record on {nowhere}\n"));
+    assert!(!place.path("nowhere").exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, LostReason};
 use leasehold_conformance::formats::{assert_lock_format_refused, assert_record_format_refused};
 use leasehold_conformance::test_context::{LONG_TTL, TEST_TIMEOUT};
-use leasehold_testbed::Server;
+use leasehold_testbed::{Server, eventually};
 use tokio::time::timeout;
 
 use crate::redis_faults::fixture::Fixture;
@@ -73,4 +73,29 @@ async fn a_state_that_no_version_wrote_is_an_error_and_keeps_the_connection() {
     assert!(other.is_held());
     // Each command of the test has a connection of its own.
     assert_eq!(opened_by_commands, 6, "the client has opened no connection");
+}
+
+/// A lock, its contender or its group may be damaged in many ways: the client's other lease is
+/// renewed by the same requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_lock_costs_no_other_lease() {
+    let fixture = Fixture::shared().await;
+    for (number, state) in
+        ["'1Q'", "'1S'", "'12345'", "string.sub(redis.call('HGET', KEYS[1], 'm'), 1, 70)"].into_iter().enumerate()
+    {
+        let clock = ManualClock::running();
+        let locks = fixture.locks_with_clock(LONG_TTL, clock.clock()).await;
+        let (name, damaged) = (format!("a{number}"), format!("b{number}"));
+        let other = locks.mutex(&name).lock().await.expect("the lock");
+        let guard = locks.mutex(&damaged).lock().await.expect("the lock");
+        let script = format!("return redis.call('HSET', KEYS[1], 'm', {state})");
+        fixture.command(&["EVAL", &script, "1", &fixture.key(&damaged)]).await;
+        let before = other.deadline();
+        clock.advance(LONG_TTL * 2 / 5);
+        eventually(TEST_TIMEOUT, || async {
+            if other.deadline() > before { Ok(()) } else { Err("not renewed so far") }
+        })
+        .await;
+        assert_eq!(timeout(TEST_TIMEOUT, guard.lost()).await.expect("a loss"), LostReason::Revoked, "{state}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Claims and records that another version stored in another format.
 
 use leasehold_conformance::formats::{assert_lock_format_refused, assert_record_format_refused};
-use leasehold_zookeeper::{Acls, CreateMode};
+use leasehold_zookeeper::CreateMode;
 
 use crate::zookeeper_folders::fixture::{Fixture, create_node, release};
 
@@ -9,11 +9,11 @@ use crate::zookeeper_folders::fixture::{Fixture, create_node, release};
 async fn a_claim_or_record_in_another_format_is_an_error() {
     let fixture = Fixture::new("/formats").await;
     let (admin, locks) = (fixture.admin_client().await, fixture.open_locks().await);
-    release(locks.mutex("a").lock().await.expect("the lock")).await;
     let records = locks.records().expect("records");
     assert!(records.compare_and_set("a", 0, "x").await.expect("an answer").is_some());
-    // The container may have vanished since the release.
-    let _ = admin.create("/formats/a", b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await;
+    // Unlike a container, this folder stays while it is empty.
+    create_node(&admin, "/formats/a", CreateMode::Persistent).await;
+    release(locks.mutex("a").lock().await.expect("the lock")).await;
     create_node(&admin, "/formats/a/2-a-claim-", CreateMode::EphemeralSequential).await;
     admin.set_data("/formats/%records/a", b"2\nx", None).await.expect("a write");
     assert_lock_format_refused(&locks).await;

@@ -236,7 +236,6 @@ impl Scripts {
                 &state,
                 simple_state,
                 &group,
-                try_read,
                 lua!("renew"),
                 &table,
                 lua!("renew_end"),

@@ -11,6 +11,11 @@ if IS(simple, main) then
   local group_key = held_group
   local group = group_key ~= '' and call('GET', group_key)
   if not group or IS(group, group) then
+    if group then
+      READ(left, group, group)
+      left_count = math.max(left_count - 1, 0)
+      group = WRITE(left, group)
+    end
     held_since, held_claim, held_group = 0, NONE, ''
     local free = WRITE(held, simple)
     if type(redis.pcall('HSET', key, 'm', free)) == 'table' then
@@ -19,11 +24,7 @@ if IS(simple, main) then
       call('HDEL', key, '')
       call('HSET', key, 'm', free)
     end
-    if group then
-      READ(left, group, group)
-      left_count = left_count - 1
-      call('SET', group_key, WRITE(left, group), 'KEEPTTL')
-    end
+    if group then call('SET', group_key, group, 'KEEPTTL') end
     return 1
   end
 end

@@ -7,7 +7,10 @@ if cool_down_until == 0 and IS(queue, main) then
   if stored then
     READ(next, claim, stored)
     READ(wants, contender.inbox, stored, next_next)
-    if wants_mode == 'E' and next_since + wants_ttl > now and call('PUBSUB', 'NUMSUB', wants_inbox)[2] > 0 then
+    -- The next claims of one owner are granted together.
+    local is_alone = wants_owner == NONE or next_behind == NONE
+    if wants_mode == 'E' and is_alone and next_inherited == 0 and next_since + wants_ttl > now
+      and call('PUBSUB', 'NUMSUB', wants_inbox)[2] > 0 then
       local claim, waited_at, kept, after = lock_first_waiter, next_place, lock_kept, next_behind
       lock_token, lock_place = math.max(lock_token + 1, now), math.max(lock_place + 1, now)
       next_token, next_since, next_place, next_inherited = lock_token, now, lock_place, 0

@@ -5,18 +5,18 @@
 -- is missing, has another number of leases, or has expired. A group that was written in another run
 -- is renewed, and gets this run.
 local replies, RUN = {}, ARGV[#ARGV]
-for i, key in ipairs(KEYS) do
+local function renew_group(i, key)
   local ttl, count, keep = tonumber(ARGV[i * 3 - 2]), tonumber(ARGV[i * 3 - 1]), ARGV[i * 3]
-  local text, reply = call('GET', key), '0'
+  local text = call('GET', key)
   local group = text and (read_group(text) or refuse(text))
+  if not group or group.count ~= count then return '0' end
   -- What another run wrote, or a clock that was ahead, counts from now on.
-  if group and group.count == count and (group.run ~= RUN or group.since > now or group.since + ttl > now) then
-    -- EXPIRE comes first: a server that is out of memory lets a script continue once it has
-    -- written, and EXPIRE needs no memory.
-    call('EXPIRE', key, keep)
-    call('SET', key, write_group({ since = now, count = count, run = RUN }), 'KEEPTTL')
-    reply = '1'
-  end
-  replies[i] = reply
+  if group.run == RUN and group.since <= now and group.since + ttl <= now then return '0' end
+  -- EXPIRE comes first: a server that is out of memory lets a script continue once it has written,
+  -- and EXPIRE needs no memory.
+  call('EXPIRE', key, keep)
+  call('SET', key, write_group({ since = now, count = count, run = RUN }), 'KEEPTTL')
+  return '1'
 end
+for i, key in ipairs(KEYS) do replies[i] = isolate(renew_group, i, key) end
 return table.concat(replies)

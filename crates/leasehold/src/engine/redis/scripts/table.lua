@@ -110,7 +110,7 @@ local function open_simple(simple)
     -- Without its group the lease has expired.
     if not group then return end
     -- The lease leaves its group. The group's owner finds one lease less there.
-    simple.since, simple.run, group.count = group.since, group.run, group.count - 1
+    simple.since, simple.run, group.count = group.since, group.run, math.max(group.count - 1, 0)
     call('SET', simple.group, write_group(group), 'KEEPTTL')
   end
   local claim = new_claim(simple.contender)
